@@ -14,6 +14,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 BROWSER := $(VENV)/.browser
 PEERS  := .venv-peers
+VERSIONS := 3.11 3.12 3.13
+MODEL_TESTS := tests/kernel tests/functions tests/graphs tests/cooperation
 CODE   := $(wildcard src tests bench examples release)
 # One more than there are processors: many tests wait for timers, processes and disks.
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
@@ -22,7 +24,7 @@ WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := check
-.PHONY: demo demo-ui test check lint format types bench bench-scale bench-lists bench-graphs simulate chaos soak release-check clean
+.PHONY: demo demo-ui test test-pythons test-python check lint format types bench bench-scale bench-lists bench-graphs simulate chaos soak release-check clean
 
 demo: $(STAMP)           ## a shop whose process is killed, and whose orders arrive all the same
 	@$(BIN)/python examples/shop/demo.py
@@ -31,6 +33,7 @@ demo-ui: $(STAMP)        ## a lively shop, and the dashboard to look at it with,
 	@$(BIN)/python examples/dashboard.py $(PORT)
 
 check: lint types test   ## all that CI does
+	@$(MAKE) --no-print-directory test-pythons
 
 lint: $(STAMP)           ## rules and formatting
 	$(BIN)/ruff check $(CODE)
@@ -47,6 +50,28 @@ types: $(STAMP)          ## mypy and pyright, both strict
 test: $(STAMP) $(BROWSER)  ## all tests but the soak
 	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 5 --dist worksteal
 
+# Other Pythons that Perdure supports, as far as this machine has them: on the PATH, or kept by pyenv. Each has an
+# environment of its own.
+test-pythons: $(STAMP)   ## unit tests and those of the models, in memory, on each other Python from 3.11 to 3.13 that is found
+	@own=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	for version in $(VERSIONS); do \
+		[ $$version = $$own ] && continue; found=; \
+		for python in python$$version $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version.*/bin/python; do \
+			$$python -c 'import ensurepip' 2>/dev/null && found=$$python && break; done; \
+		if [ -z "$$found" ]; then echo "no Python $$version on this machine: not tested"; continue; fi; \
+		$(MAKE) --no-print-directory test-python VERSION=$$version OTHER=$$found || exit 1; \
+	done
+
+test-python: .venv-$(VERSION)/.installed
+	@echo "== Python $(VERSION)"
+	.venv-$(VERSION)/bin/python -m pytest -q -n $(WORKERS) --maxprocesses 5 --dist worksteal -k "not postgres and not sqlite" $(MODEL_TESTS)
+
+.venv-%/.installed: pyproject.toml
+	@echo "setting up .venv-$* (once, and when pyproject.toml changes)"
+	@test -x .venv-$*/bin/python || $(OTHER) -m venv .venv-$*
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 .venv-$*/bin/python -m pip install -qq -e '.[dev]'
+	@touch $@
+
 bench: $(STAMP)          ## what the engine does per second, beside the floor of the store
 	@$(BIN)/python -m bench
 
@@ -62,6 +87,7 @@ bench-lists: $(STAMP)    ## pages of a million runs, with every filter, on SQLit
 bench-graphs: $(STAMP) $(PEERS)/.installed  ## one run of a graph with up to 10,000 branches; graphs beside LangGraph
 	@$(BIN)/python -m bench.graphs
 	@$(BIN)/python -m bench.expressions
+	@$(BIN)/python -m bench.templates
 	@$(PEERS)/bin/python -m bench.langgraph
 
 simulate: $(STAMP)       ## engines on a simulated database, with faults drawn by lot: SEEDS=10000 FROM=1
@@ -75,10 +101,10 @@ soak: $(STAMP)           ## random faults for minutes
 
 release-check: $(STAMP)  ## what goes into a release: build/sbom.cdx.json, and known holes in it; OFFLINE=1 goes on without
 	@$(BIN)/python -m release.sbom build/sbom.cdx.json
-	@$(BIN)/python -m release.audit || { code=$$?; test $$code = 3 && test -n "$(OFFLINE)" && echo "going on: OFFLINE=$(OFFLINE)"; }
+	@$(BIN)/python -m release.audit $(if $(OFFLINE),--offline)
 
 clean:                   ## remove everything that the other targets made
-	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VERSIONS:%=.venv-%) $(PEERS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so an installation that broke off is done again.

@@ -127,7 +127,7 @@ class _Run:
         now = _now()
         of = self.floor.rows.of
         of[MOVE_RUNS].append((status, self.version + 1, self.version + 1, now, self.id, self.version))
-        self._changed(status, now, {"suspended": "suspended", "running": "told: news"}[status])
+        self._changed(status, now, {"suspended": "suspended", "running": "notified: news"}[status])
 
     def finish(self) -> None:
         now = _now()

@@ -2,7 +2,8 @@
 
     0  every component was looked up, and none has a known hole
     1  some have
-    3  not all could be looked up: no pip-audit, no network, or a database that does not know them
+    3  not all could be looked up: no pip-audit, no network, or a database that does not know them. With --offline it
+       is said all the same, and ends with 0. Holes that were found count in any case.
 
 pip-audit itself ends well when it has found nothing out, for instance behind a mirror. So what it skipped is counted.
 """
@@ -60,16 +61,26 @@ def ask(pins: dict[str, str]) -> Finding:
     return judge(set(pins), told)
 
 
-def main() -> int:
+def ended(finding: Finding, *, is_offline: bool) -> tuple[int, list[str]]:
+    """The code to end with, and what to say."""
+    if finding.code != 3:
+        return finding.code, finding.lines
+    lines = [*finding.lines, "`pip install pip-audit`, and run this where it reaches its database."]
+    if is_offline:
+        return 0, [
+            *lines,
+            "GOING ON WITHOUT AN AUDIT, as OFFLINE asks: nothing is known of holes in these versions.",
+        ]
+    return 3, [*lines, "To go on without an audit: make release-check OFFLINE=1"]
+
+
+def main(arguments: list[str]) -> int:
     found = parts("perdure", frozenset({"all"}))
     pins = {name: here.version for name, (here, _) in found.items() if name != "perdure"}
-    finding = ask(pins)
-    for line in finding.lines:
-        print(line)
-    if finding.code == 3:
-        print("`pip install pip-audit`, and run this where it reaches its database. Nothing is said about the rest.")
-    return finding.code
+    code, lines = ended(ask(pins), is_offline="--offline" in arguments)
+    print("\n".join(lines))
+    return code
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -40,6 +40,7 @@ LIMIT_S = float(os.environ.get("TEST_LIMIT_S", "180"))
 ALL_ON_POSTGRES = bool(os.environ.get("PERDURE_ALL_ON_POSTGRES"))
 ON_POSTGRES = {
     "test_at_once",
+    "test_standstills",
     "test_backlog",
     "test_blame",
     "test_blame_waiting",
@@ -103,6 +104,7 @@ ON_POSTGRES = {
     "test_roots",
     "test_limits",
     "test_set_aside",
+    "test_shared_rows",
     "test_tasks",
     "test_together",
     "test_undoing",

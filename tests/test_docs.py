@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from perdure import Client, Engine, RunHandle
+from perdure.cooperation import RootHandle
 from perdure.kernel.status import Status, diagram
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+GUIDES = [page for page in PAGES if page.parent != DOCS / "decisions"]  # records may name what was replaced
 
 
 def without_code(page: Path) -> str:
@@ -56,3 +61,23 @@ def test_links_lead_somewhere(page: Path) -> None:
         if not path.exists() or (anchor and anchor not in anchors(path)):
             broken.append(link)
     assert not broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_of_pages_is_python(page: Path) -> None:
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST
+    for code in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+        compile(code.replace("…", "..."), str(page), "exec", flags)
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_methods_that_pages_call_exist(page: Path) -> None:
+    known = {"engine": Engine("memory://"), "client": Client("memory://"), "run": RunHandle, "root": RootHandle}
+    missing = []
+    for name, path in re.findall(r"\b(engine|client|run|root)\.([a-z_]+(?:\.[a-z_]+)?)(?=\()", page.read_text()):
+        found: Any = known[name]
+        for part in path.split("."):
+            found = getattr(found, part, None)
+        if found is None:
+            missing.append(f"{name}.{path}")
+    assert not missing

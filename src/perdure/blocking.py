@@ -1,6 +1,6 @@
 """A client or an engine for code that does not await: scripts, notebooks, Django and Flask.
 
-It is no second API: it waits for whatever the first one gives. All of that happens on the event loop of one thread.
+It is not a second API: it waits for the coroutines of the first one, on the event loop of one thread.
 """
 
 from __future__ import annotations
@@ -30,18 +30,16 @@ _Outcome = tuple[T] | BaseException
 
 @checked(own=("coroutine", "items", "timeout"))
 class Blocking(Generic[C]):
-    """Has a client, or an engine, live on a thread of its own, and waits for what is asked of it.
+    """Runs a client, or an engine, on a thread of its own, and waits for its coroutines.
 
-        client = Client("sqlite:///shop.db")
-        wait = Blocking(client)
+    client = Client("sqlite:///shop.db") wait = Blocking(client)
 
-        run = wait(client.start(checkout("o-17"), id="o-17"))
-        total = wait(run.result(), timeout=30)
+    run = wait(client.start(checkout("o-17"), id="o-17")) total = wait(run.result(), timeout=30)
 
     Any number of threads may use it at once, whether or not an event loop runs in them. It opens when it is first used,
-    or with `open()` or `with`, and closes with `close()` or the `with`: at the latest when the program ends, that of an
-    engine when the main thread does. A process that is forked after it was opened cannot use it; before, each process
-    opens its own.
+    with `open()`, or with `with`. It closes with `close()`, or at the end of the `with`, and at the latest when the
+    program ends; an engine closes when the main thread ends. A process that is forked after it was opened cannot use
+    it. If it is forked before, each process opens its own.
     """
 
     def __init__(self, client: C) -> None:
@@ -62,15 +60,16 @@ class Blocking(Generic[C]):
         self.close()
 
     def open(self) -> None:
-        """Open it now unless it is open. Raises what the client's `open` raises; it may then be tried again."""
+        """Open the client, unless it is open. Raises what the client's `open` raises; then it may be tried again."""
         self._check_caller()
         with self._lock:
             self._ensure_open()
 
     def close(self) -> None:
-        """Shut the client down and end the thread. Idempotent. Who still waits, in other threads, gets EngineStopped.
+        """Shut the client down, and end the thread. Idempotent. Calls that still wait in other threads get
+        EngineStopped.
 
-        In a process that was forked after it was opened this does nothing: it is the other process's.
+        In a process that was forked after it was opened, this does nothing: the client belongs to the other process.
         """
         if self._is_foreign():
             return
@@ -88,10 +87,10 @@ class Blocking(Generic[C]):
             self._thread.join()
 
     def __call__(self, coroutine: Coroutine[Any, Any, T], *, timeout: Duration | None = None) -> T:
-        """Wait for what a method of the client, or of a run's handle, returns; raises what it raises.
+        """Wait for a coroutine of the client, or of a run's handle, and return its result. Raises what it raises.
 
-        After `timeout` seconds, opening aside, raises TimeoutError. Then, and if Ctrl-C interrupts it, nobody waits any
-        more, but what was asked for may still be done: with an id or a key it can be asked for again.
+        Raises TimeoutError after `timeout`, which does not include the time to open. After that, or after Ctrl-C, the
+        request may still be carried out: with an id or a key it can be sent again.
         """
         try:
             _check_waitable(coroutine)
@@ -101,14 +100,14 @@ class Blocking(Generic[C]):
                 future = self._submit(coroutine)
         except BaseException:
             if asyncio.iscoroutine(coroutine):
-                coroutine.close()  # It was not used, which Python need not warn of.
+                coroutine.close()  # So that Python does not warn of a coroutine that was never awaited.
             raise
         return self._result(future, timeout)
 
     def each(self, items: AsyncIterator[T], *, timeout: Duration | None = None) -> Iterator[T]:
-        """The items of a stream, one after the other: `for item in wait.each(client.handle("o-17").stream("log"))`.
+        """Return the items of a stream: `for item in wait.each(client.handle("o-17").stream("log"))`.
 
-        `timeout` is for each of them. Leaving the loop early leaves nothing behind.
+        `timeout` is the time limit for each item. You may leave the loop early.
         """
         while (found := self(_next(items), timeout=timeout)) is not None:
             yield found[0]
@@ -117,7 +116,7 @@ class Blocking(Generic[C]):
 
     def _ensure_open(self) -> None:
         if self._state == "closed" or (self._state == "open" and self._loop.is_closed()):
-            raise EngineStopped("this was closed, and its client with it; make new ones")
+            raise EngineStopped("it is closed, and so is its client; make new ones")
         if self._state == "new":
             self._pid = os.getpid()
             self._loop = asyncio.new_event_loop()
@@ -158,11 +157,11 @@ class Blocking(Generic[C]):
             if future.cancel():
                 message = f"it was not done within {timeout} s; what was asked for may still be done"
                 raise TimeoutError(message) from None
-            outcome = future.result()  # It was done at the last moment.
+            outcome = future.result()  # It was done just then.
         except CancelledError:
             if self._state != "closed":
                 raise
-            raise EngineStopped("this was closed meanwhile; what was asked for may still be done") from None
+            raise EngineStopped("it was closed in the meantime; the request may still be carried out") from None
         except BaseException:
             future.cancel()
             raise
@@ -187,29 +186,28 @@ class Blocking(Generic[C]):
                 "are not forked: open it after the fork. Nothing but its first use, open() and `with` opens it"
             )
         if threading.current_thread() is self._thread:
-            raise Misuse(
-                "this is the thread on which the client lives, where waiting would be for ever: await it instead"
-            )
+            raise Misuse("this is the client's own thread, where waiting would never end: await the coroutine instead")
 
 
 def _before_pools(close: WeakMethod[Callable[[], None]]) -> None:
-    """Have it called at the program's end before Python closes all pools of threads: an engine that were still there
-    would see every step fail that needs one. Only Python's own pools have a word for that moment."""
+    """Register a function for the program's end, before Python closes all thread pools: otherwise steps of an engine
+    that need one would fail. Only Python's own pools have a hook for that moment."""
     register: Callable[[Callable[[], object]], object] = getattr(threading, "_register_atexit", atexit.register)
     register(lambda: found() if (found := close()) is not None else None)
 
 
 def _check_waitable(coroutine: object) -> None:
     if isinstance(coroutine, (RunCall, StepCall)):
-        raise InvalidArguments(f"{coroutine!r} was not started: wait for client.start(…) or client.run(…) of it")
+        raise InvalidArguments(f"{coroutine!r} is not started: wait for client.start(…) or client.run(…) with it")
     if not asyncio.iscoroutine(coroutine):
         raise InvalidArguments(
-            f"it waits for coroutines, such as client.start(…) or run.result() gives, not for {coroutine!r:.80}"
+            f"it waits for coroutines, such as those of client.start(…) or run.result(), not for {coroutine!r:.80}"
         )
 
 
 async def _outcome(coroutine: Coroutine[Any, Any, T]) -> _Outcome[T]:
-    """What became of it, as a value: an error is raised where it is waited for, and never in the loop."""
+    """Return the outcome of a coroutine as a value: its error is raised where it is waited for, and never in the
+    loop."""
     try:
         return (await coroutine,)
     except asyncio.CancelledError:

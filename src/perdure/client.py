@@ -1,7 +1,7 @@
-"""The engine's API without the engine: start runs, send, ask and follow, from a process that has no workflow code.
+"""The API of an engine without its workflow code: start runs, send events, read and change runs from any process.
 
-A client registers with the store as an engine does, and owns nothing. What it asks for is decided here if no engine has
-the run, and by the engine that has it otherwise.
+A client registers with the store, as an engine does, but owns no runs. If an engine has a run, that engine decides
+about it. Otherwise the client decides itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from perdure.api.records import Records
 from perdure.api.runs import Runs
 from perdure.api.tasks import Tasks
 from perdure.api.topics import Topics
-from perdure.coordinator.decisions import Deaf, Hearing
 from perdure.kernel.effects import Drop, Effect, Finish
 from perdure.models.cooperation.live import LiveOperation
 from perdure.models.functions.define import RunCall, Workflow
@@ -35,14 +34,10 @@ from perdure.values.limits import Limits
 
 
 class _Bystander:
-    """What a client does about commits: it tells callers of runs that have ended. It goes on with none."""
+    """The listener of a client: it wakes callers that wait for runs that have ended. It executes no runs."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-
-    @property
-    def hearing(self) -> Hearing:
-        return Deaf()
 
     def perform(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
@@ -50,6 +45,8 @@ class _Bystander:
                 self._session.followers.ended(effect.run.id, (effect.run, effect.outcome))
             elif isinstance(effect, Drop):
                 self._session.followers.ended(effect.run_id, None)
+
+    def performed(self) -> None: ...
 
     def lost_track(self) -> None: ...
 
@@ -65,9 +62,11 @@ class _Bystander:
 
 @checked(own=("call",))
 class Client:
-    """Talks to the engines that share a store. Use it as an async context manager; one per process will do.
+    """Uses a store, and the engines that share it, without executing runs. Use it as an async context manager; one per
+    process is enough.
 
-    `store` is a URL ("sqlite:///shop.db", "postgresql://…") or a Store; `codec` must be the engines'.
+    `store` is a URL ("sqlite:///shop.db", "postgresql://…") or a Store. `codec` must be the same as that of the
+    engines.
     """
 
     def __init__(
@@ -116,7 +115,8 @@ class Client:
         await self.shutdown()
 
     async def open(self) -> None:
-        """Open the store and register. Raises StoreError; it may be tried again if the store was given by its URL."""
+        """Open the store, and register with it. Raises StoreError; if the store was given by its URL, it may be tried
+        again."""
         session = self.session
         session.assemble(_Bystander(session))
         try:
@@ -129,7 +129,8 @@ class Client:
         session.watch(self.engines.mark_dead)
 
     async def shutdown(self) -> None:
-        """Finish what was asked for, and let go of the store. Idempotent. If it is cancelled, it lets go at once."""
+        """Finish the requests that were made, and close the store. Idempotent. If it is cancelled, it closes at
+        once."""
         session = self.session
         if session.state == "open":
             with session.stopping():

@@ -7,15 +7,14 @@ from perdure.models.cooperation.context import CancellationToken, Context, Deadl
 from perdure.models.cooperation.define import (
     Operation,
     OperationStep,
-    Topic,
     go_on,
     go_to,
     repeat,
 )
 from perdure.models.cooperation.failures import Failure, Frame
-from perdure.models.cooperation.readiness import ready
 from perdure.models.cooperation.scope import Emission, NextStep, Scope
 from perdure.models.cooperation.strategies import Handlers, Historical, Pending, Registry, Strategy, TimeWindow
+from perdure.models.cooperation.topics import Topic
 
 __all__ = [
     "CancellationToken",
@@ -41,6 +40,5 @@ __all__ = [
     "emit",
     "go_on",
     "go_to",
-    "ready",
     "repeat",
 ]

@@ -1,4 +1,4 @@
-"""The engine: what users hold. Puts a session, the facets and the runtime together."""
+"""The engine: a session, the facets, and the runtime that executes runs."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from perdure.values.limits import Limits
 
 @checked(own=("call", "workflows"))
 class Engine:
-    """Runs workflows on a store. Use it as an async context manager, one per process and store.
+    """Executes workflows on a store. Use it as an async context manager, one per process and store.
 
-    `store` is a URL ("sqlite:///shop.db", "postgresql://…", "memory://") or a Store. `workflows` are those it can run;
-    by default all that were decorated. `resources` are what steps share, by type: pools, clients. `limits` bounds how
-    many steps run at once, and everything else.
+    `store` is a URL ("sqlite:///shop.db", "postgresql://…", "memory://") or a Store. `workflows` are those that it
+    executes; by default all that are decorated. `resources` are what steps share, by type, such as pools and clients.
+    `limits` bound how many steps run at once, and everything else.
 
-    Leaving the context shuts it down gracefully; killing the process at any moment loses nothing.
+    Leaving the context shuts the engine down gracefully. Killing the process at any moment loses nothing.
     """
 
     def __init__(
@@ -91,22 +91,24 @@ class Engine:
         await self.shutdown()
 
     async def open(self) -> None:
-        """Open the store, register, recover what is there to go on with. Raises StoreBusy if the store cannot be had
-        now, StoreUnavailable if it went away meanwhile, StoreBroken, DuplicateWorkflow."""
+        """Open the store, register with it, and recover runs that no engine has. Raises StoreBusy if the store cannot
+        be used now, StoreUnavailable if it stopped answering meanwhile, StoreBroken, DuplicateWorkflow."""
         await self.runtime.open()
 
     async def recover(self) -> RecoveryReport:
-        """Go on with every run that no live engine has and whose workflow this one has. Done at start and regularly."""
+        """Continue every run that no live engine has and whose workflow this engine has. The engine does this when it
+        opens, and regularly after that."""
         return await self.runtime.recover()
 
     async def shutdown(self, grace: Duration | None = None) -> None:
-        """Start nothing new, let running steps end within the grace period, commit, release all runs. Idempotent.
+        """Shut the engine down: start nothing new, let running steps end within the grace period, commit, and release
+        all runs. Idempotent.
 
-        If it is cancelled, the engine ends at once, as one that was killed does, and others recover its runs."""
+        If it is cancelled, the engine ends at once, like one that was killed, and other engines recover its runs."""
         grace = self.session.limits.grace_s if grace is None else grace
         await self.runtime.shutdown(span_of(grace, "grace").total_seconds())
 
 
-AnyClient = Client | Engine  # what takes one takes the other: an engine can do all that a client can
+AnyClient = Client | Engine  # an engine can do everything that a client can
 
 __all__ = ["AnyClient", "Engine"]

@@ -8,26 +8,26 @@
     │   ├── UnknownWorkflow                  no such workflow in this engine
     │   ├── UnstorableValue                  a value has no JSON form, or is too large
     │   ├── HostDenied                       a node is not allowed to connect to this host
-    │   ├── SecretNotFound                   a definition names a secret that is nowhere
+    │   ├── SecretNotFound                   a definition names a secret that does not exist
     │   ├── ForbiddenInWorkflow              I/O, threads or foreign futures in workflow code
     │   ├── NotInWorkflow                    a workflow verb outside a workflow
     │   ├── NotInStep                        a step verb outside a step
     │   ├── RunNotFound                      no run has this id
     │   ├── NotPublished                     the run has published nothing under this key
-    │   ├── RunExists                        the id is taken by a run with other arguments
-    │   ├── RunFinished                      the run has ended, the request needs one that has not
-    │   ├── RunNotWaiting                    the run does not wait for this event, and it was not to be queued
+    │   ├── RunExists                        another run, with other arguments, has this id
+    │   ├── RunFinished                      the run has ended, and the request needs an active run
+    │   ├── RunNotWaiting                    the run does not wait for this event, and strict=True forbids queueing
     │   ├── KeyReused                        another event was sent with this key
     │   ├── DeadLetterNotFound               no dead letter has this id
     │   ├── ArtifactNotFound                 no artifact has this id, or this name and version
     │   ├── TaskNotFound                     no task has this id
-    │   ├── TaskClosed                       the task was answered before, or withdrawn
+    │   ├── TaskClosed                       the task was already answered, or withdrawn
     │   ├── InvalidAnswer                    the answer does not fit the task's schema
     │   ├── TaskLost                         the worker does not have the task
     │   ├── RecordNotFound                   no record has this kind, name and version
-    │   ├── HierarchyTooDeep                 an emission would be further down than its hierarchy may go
-    │   ├── QueueFull                        too many events of this name wait to be read, or items to be written
-    │   ├── IsOperation                      a run of an operation: it rolls back instead, with all below it
+    │   ├── HierarchyTooDeep                 an emission would exceed the maximum depth of its hierarchy
+    │   ├── QueueFull                        too many unread events of this name, or too many unwritten items
+    │   ├── IsOperation                      the request does not work on a run of an operation: roll it back instead
     │   ├── RunNotRetryable                  only a failed run can be retried
     │   ├── RunOwnedElsewhere                another live engine owns the run
     │   ├── InvalidTransition                a status change that the table does not allow
@@ -36,48 +36,48 @@
     ├── Outcome                     how a run or a step ended
     │   ├── RunFailed                        the run failed; its cause is the rebuilt failure
     │   ├── ChildFailed                      a run that was waited for did not succeed
-    │   ├── TaskFailed                       whoever was to do a task could not
-    │   ├── RollbackFailed                   not all that was to be undone could be
+    │   ├── TaskFailed                       the worker of a task reported that it cannot be done
+    │   ├── RollbackFailed                   some compensations failed
     │   ├── RunCancelled                     the run was cancelled
     │   ├── DeadlineExceeded                 the run's deadline passed
-    │   ├── HttpFailed                       a server answered with a status that says no, or not at all
+    │   ├── HttpFailed                       a server answered with an error status, or not at all
     │   ├── McpFailed                        a tool of an MCP server failed, or was not called
-    │   ├── LlmFailed                        a model's server gave no answer this time
-    │   │   ├── LlmRefused                   … and would give none the next time
+    │   ├── LlmFailed                        a model's server gave no usable answer; another attempt may get one
+    │   │   ├── LlmRefused                   … and another attempt would get none either
     │   │   ├── LlmTruncated                 the answer was cut off at its maximum of tokens
     │   │   └── LlmOutputInvalid             the answer does not fit its schema, after all repairs
     │   ├── GraphFailed                      a graph cannot go on
     │   │   ├── ExpressionFailed             an expression has no value
     │   │   ├── TemplateFailed               a template cannot be filled in
-    │   │   ├── NoMatchingEdge               edges lead on from a node, and none matches
-    │   │   ├── JoinFailed                   what a join needs can no longer arrive, or came too late
+    │   │   ├── NoMatchingEdge               a node has edges, and none of them matches
+    │   │   ├── JoinFailed                   the branches that a join needs can no longer arrive, or came too late
     │   │   ├── LimitExceeded                more tokens, branches or nested forks than the graph may have
     │   │   ├── Terminated                   a terminate node ended the run as a failure
     │   │   └── GraphTimedOut (TimeoutError) a node or the run took too long
     │   ├── ScopeFailed                      a hierarchy of operations, or a part of it, failed
     │   └── StepFailed                       a step failed with something that cannot be rebuilt
     │       ├── MaxRetriesExceeded           … after all its attempts
-    │       ├── StepTimedOut (TimeoutError)  an attempt, or all of them, took too long or fell silent
-    │       └── StepProcessDied              the process that ran an attempt died under it
-    ├── StoreError                  the store did not do what it was asked
-    │   ├── StoreBusy                        not now: nothing was written, the same batch may be sent again
-    │   ├── OutcomeUnknown                   the batch may or may not have landed
+    │       ├── StepTimedOut (TimeoutError)  an attempt, or all of them, took too long, or sent no heartbeat
+    │       └── StepProcessDied              the worker process that ran an attempt died
+    ├── StoreError                  the store did not do what was requested
+    │   ├── StoreBusy                        not now: nothing was written, and the same batch may be resent
+    │   ├── OutcomeUnknown                   the batch may or may not have been committed
     │   ├── CommitRefused                    this batch can never be committed
     │   ├── CommitConflict                   rows of these runs were not as expected
-    │   ├── HandlersChanged                  who is expected to handle a message is not known any more
-    │   ├── AskedMeanwhile                   a run that was about to succeed is asked to give up
-    │   ├── Fenced                           this engine was declared dead
+    │   ├── HandlersChanged                  the handler registry changed since a message's handlers were read
+    │   ├── AskedMeanwhile                   a run that was about to succeed received a request to give up
+    │   ├── Fenced                           this engine was marked dead
     │   ├── StoreUnavailable                 gave up waiting for the store
     │   └── StoreBroken                      unusable: corrupt, not a database, too new
-    │       ├── StoreMisconfigured           tables or rights are missing, or it is read-only: somebody can mend that
+    │       ├── StoreMisconfigured           tables or rights are missing, or it is read-only: somebody can repair that
     │       ├── SchemaTooNew                 written by a newer Perdure
     │       └── StoreReplaced                its file was deleted or replaced while it was open
     └── EngineBug                   must never happen
-        └── InvariantViolated                something is not as it must be
+        └── InvariantViolated                an invariant does not hold
             └── RowDamaged                   a stored row is not what Perdure wrote
 
-`NonRetryable` is a marker for users' own exceptions: a step that raises one is not tried again. `InfrastructureFailed`
-is the opposite, for steps of operations: a step that raises one is tried again until it does not.
+`NonRetryable` is a marker for users' own exceptions: a step that raises one is not retried. `InfrastructureFailed` is
+the opposite, for steps of operations: a step that raises one is retried until it succeeds or raises something else.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perdure.kernel.records import Failure
+    from perdure.kernel.failures import Failure
 
 
 class PerdureError(Exception):
-    """The root. Keyword arguments become attributes, so that handlers need not parse the message."""
+    """The root of all errors. Keyword arguments become attributes, so that callers need not parse the message."""
 
     def __init__(self, message: str, **attributes: Any) -> None:
         super().__init__(message)
@@ -98,13 +98,14 @@ class PerdureError(Exception):
 
 
 class NonRetryable(Exception):
-    """Raise this, or a subclass, from a step to fail it at once whatever its retry policy says."""
+    """Raise this, or a subclass, from a step to fail it at once, whatever its retry policy says."""
 
 
 class InfrastructureFailed(Exception):
     """Raise this, or a subclass, from a step of an operation when something that it needs is down: a database, a
-    network. The step is tried again with a growing pause, a minute at most, however often; nothing is rolled back, and
-    it does not count against the step's retry policy. A cancellation or a deadline ends it between two attempts."""
+    network. Perdure retries the step without a limit, with a pause that grows to a minute. Nothing is rolled back, and
+    the step's retry policy does not count these attempts. A cancellation or a deadline ends them between two attempts.
+    """
 
 
 class Misuse(PerdureError): ...
@@ -114,7 +115,7 @@ class InvalidArguments(Misuse, TypeError): ...
 
 
 class InvalidDefinition(Misuse):
-    """Of a graph, `problems` are all that is wrong with its definition, each with its place."""
+    """A definition is invalid. For a graph, `problems` lists everything that is wrong, each with its place."""
 
     problems: Sequence[str]
 
@@ -129,7 +130,7 @@ class UnstorableValue(Misuse): ...
 
 
 class HostDenied(Misuse):
-    """This engine does not let its nodes connect to `host`, a name or an address, or send a secret to it."""
+    """This engine does not let its nodes connect to `host` (a name or an address), or send a secret to it."""
 
     host: str
 
@@ -151,7 +152,7 @@ class RunNotFound(Misuse):
     run_id: str
 
     def __init__(self, run_id: str, why: str = "") -> None:
-        why = why or "list the runs there are with engine.runs.list()"
+        why = why or "engine.runs.list() lists the runs"
         super().__init__(f"no run has the id {run_id!r}; {why}", run_id=run_id)
 
 
@@ -175,7 +176,7 @@ class RunNotWaiting(Misuse):
 
 
 class KeyReused(Misuse):
-    """`event_id` is that of the event that was sent with the key."""
+    """Another event was sent with this key. `event_id` is the id of that event."""
 
     event: str
     key: str
@@ -194,14 +195,14 @@ class TaskNotFound(Misuse, LookupError):
 
 
 class TaskClosed(Misuse):
-    """`status` says how: answered or withdrawn."""
+    """The task is closed. `status` says how: answered or withdrawn."""
 
     task_id: str
     status: str
 
 
 class InvalidAnswer(Misuse):
-    """`path` says where, as in $.lines[2].amount."""
+    """The answer does not fit the task's schema. `path` says where, as in $.lines[2].amount."""
 
     task_id: str
     path: str
@@ -261,28 +262,28 @@ class Outcome(PerdureError): ...
 
 
 class RunFailed(Outcome):
-    """The run failed. `failure` is what is stored; `__cause__` is the exception rebuilt from it."""
+    """The run failed. `failure` is the stored failure; `__cause__` is the exception rebuilt from it."""
 
     run_id: str
     failure: Failure
 
 
 class ChildFailed(Outcome):
-    """A run that another one waited for ended otherwise than by succeeding. Its cause is the rebuilt failure."""
+    """A run that another run waited for did not succeed. `__cause__` is the rebuilt failure."""
 
     run_id: str
     status: str
 
 
 class TaskFailed(Outcome):
-    """Whoever had a task gave it up for good. `task_id` tells which, `worker` who."""
+    """A worker reported that a task cannot be done. `task_id` is the task, `worker` the worker."""
 
     task_id: str
     worker: str
 
 
 class RollbackFailed(Outcome):
-    """Compensations failed. Its cause is the first one's failure."""
+    """Compensations failed. `__cause__` is the failure of the first one."""
 
 
 class RunCancelled(Outcome):
@@ -294,15 +295,15 @@ class DeadlineExceeded(Outcome): ...
 
 
 class HttpFailed(Outcome):
-    """An HTTP node's request was answered with a status that says no, or (None) not at all."""
+    """The server answered an HTTP node's request with an error `status`, or not at all (None)."""
 
     status: int | None
     body: str
 
 
 class McpFailed(Outcome):
-    """A tool of an MCP server says that it failed (`content` has its answer), or it was not called: `code` is that of
-    the server's error, None if the server did not answer."""
+    """A tool of an MCP server failed, and `content` is its answer. Or the tool was not called, and `code` is the code
+    of the server's error, None if the server did not answer."""
 
     tool: str
     code: int | None
@@ -310,26 +311,26 @@ class McpFailed(Outcome):
 
 
 class LlmFailed(Outcome):
-    """A request to a model was not answered, or with something that is no answer. It may be the next time, so the retry
-    policy counts: `status` is that of the answer, if there was one, `retry_after_s` how long the server wants to be
-    left alone."""
+    """A model's server did not answer, or its answer cannot be read. Another attempt may succeed, so the retry policy
+    applies. `status` is the status of the answer, if there was one; `retry_after_s` is the pause that the server asks
+    for."""
 
     status: int | None = None
     retry_after_s: float | None = None
 
 
 class LlmRefused(LlmFailed, NonRetryable):
-    """The request is wrong, or not allowed, or the model declined: the next one would fare no better."""
+    """The request is wrong or not allowed, or the model declined. It is not retried: the result would be the same."""
 
 
 class LlmTruncated(LlmFailed, NonRetryable):
-    """The answer has as many tokens as it may have, and is not at its end. `output` is its beginning."""
+    """The answer was cut off at its maximum number of tokens. `output` is its beginning."""
 
     output: str
 
 
 class LlmOutputInvalid(LlmFailed, NonRetryable):
-    """The model was told what is wrong with its answer, as often as it may be, and the last one is wrong too."""
+    """The answer does not fit its schema, after as many repairs as the node allows. `problem` says what is wrong."""
 
     output: str
     problem: str
@@ -338,7 +339,7 @@ class LlmOutputInvalid(LlmFailed, NonRetryable):
 
 
 class GraphFailed(Outcome):
-    """A run of a graph cannot go on; `place` says where in the definition."""
+    """A run of a graph cannot go on. `place` says where in the definition."""
 
     place: str
 
@@ -348,7 +349,7 @@ class ExpressionFailed(GraphFailed):
 
 
 class TemplateFailed(GraphFailed):
-    """`variable` is what was missing, or the part of the template that went wrong."""
+    """A template cannot be rendered. `variable` is the missing variable, or the part of the template that failed."""
 
     variable: str | None
 
@@ -357,8 +358,8 @@ class NoMatchingEdge(GraphFailed): ...
 
 
 class JoinFailed(GraphFailed):
-    """Its cause, if branches failed, is the failure of the first of them; `branches` are the first ones that did: fork,
-    index, item, node, type and message of each."""
+    """A join cannot go on. If branches failed, `__cause__` is the failure of the first one. `branches` describes the
+    first failed branches: fork, index, item, node, type and message of each."""
 
     branches: Sequence[Mapping[str, Any]]
 
@@ -373,13 +374,13 @@ class GraphTimedOut(GraphFailed, TimeoutError): ...
 
 
 class ScopeFailed(Outcome):
-    """A run of an operation failed, or gave up, with all that belongs to it. `failure` tells why, run by run."""
+    """A hierarchy of operations, or a part of it, failed or gave up. `failure` says why, run by run."""
 
     failure: Any
 
 
 class StepFailed(Outcome):
-    """A step failed with an exception that cannot be rebuilt here; `failure` has all that is known of it."""
+    """A step failed with an exception that cannot be rebuilt in this process. `failure` is what is stored of it."""
 
     failure: Failure | None
 
@@ -388,7 +389,7 @@ class StepFailed(Outcome):
 
 
 class MaxRetriesExceeded(StepFailed):
-    """A step failed in every attempt. Also the `__cause__` of a rebuilt exception that ended a retried step."""
+    """A step failed in every attempt. This is also the `__cause__` of the rebuilt exception of a retried step."""
 
     run_id: str
     position: str
@@ -402,7 +403,8 @@ class StepTimedOut(StepFailed, TimeoutError): ...
 class StepProcessDied(StepFailed):
     """The worker process of a step with `process=True` died: out of memory, a crash in native code, a kill.
 
-    `exit_code` is that of the process, negative if a signal ended it; None if it never came up. Tried again by policy.
+    `exit_code` is the exit code of the process: negative if a signal ended it, None if the process never started. The
+    attempt is retried as the policy says.
     """
 
     exit_code: int | None
@@ -421,30 +423,30 @@ class CommitRefused(StoreError): ...
 
 
 class CommitConflict(StoreError):
-    """Rows of `run_ids` were not as the batch expected (another owner or version, or an id that is taken), or mail that
-    it answers is gone: somebody else has answered it; or the handlers are those of another version of their `book`."""
+    """The store is not as the batch expected: rows of `run_ids` have another owner or version, or an id is taken;
+    another engine has answered the mail in `mail_ids`; or the handler registry is at version `registry_version`."""
 
     run_ids: frozenset[str]
     mail_ids: frozenset[int]
-    book: int | None
+    registry_version: int | None
 
     def __init__(
-        self, run_ids: frozenset[str], mail_ids: frozenset[int] = frozenset(), book: int | None = None
+        self, run_ids: frozenset[str], mail_ids: frozenset[int] = frozenset(), registry_version: int | None = None
     ) -> None:
         message = f"rows of {len(run_ids)} runs were not as expected: {sorted(run_ids)[:3]}"
         if mail_ids:
-            message = f"{message}; mail {sorted(mail_ids)[:3]} was answered by somebody else"
-        if book is not None:
-            message = f"{message}; the book of handlers is at version {book}"
-        super().__init__(message, run_ids=run_ids, mail_ids=mail_ids, book=book)
+            message = f"{message}; another engine has answered mail {sorted(mail_ids)[:3]}"
+        if registry_version is not None:
+            message = f"{message}; the handler registry is at version {registry_version}"
+        super().__init__(message, run_ids=run_ids, mail_ids=mail_ids, registry_version=registry_version)
 
 
 class HandlersChanged(StoreError):
-    """Since it was found out who is to handle a message, a handler was registered or taken out: find out again."""
+    """A handler was registered or retired after the handlers of a message were read. Read them again."""
 
 
 class AskedMeanwhile(StoreError):
-    """Since a run of an operation decided to succeed, it was asked to give up: it must decide again."""
+    """A run of an operation received a request to give up after it had decided to succeed. It must decide again."""
 
 
 class Fenced(StoreError): ...
@@ -452,15 +454,15 @@ class Fenced(StoreError): ...
 
 class StoreUnavailable(StoreError):
     """The store did not answer for `Limits.patience_s`. The message says why, and whether something may have been
-    written nevertheless."""
+    written."""
 
 
 class StoreBroken(StoreError): ...
 
 
 class StoreMisconfigured(StoreBroken):
-    """The database answers, but cannot be used as it is: tables or rights are missing, or the file is read-only. An
-    engine drops its runs, registers anew and goes on by itself once somebody has mended it."""
+    """The database answers, but cannot be used: tables or rights are missing, or the file is read-only. An engine drops
+    its runs and registers again. It goes on by itself once somebody has repaired the database."""
 
 
 class SchemaTooNew(StoreBroken): ...
@@ -477,7 +479,7 @@ class InvariantViolated(EngineBug): ...
 
 class RowDamaged(InvariantViolated):
     """A stored row is not what Perdure wrote: a disk, a tool or a person has changed it. The message names the table,
-    the row, the column and what stands there."""
+    the row, the column and its content."""
 
     @classmethod
     def at(cls, table: str, key: object, column: str, value: object, expected: str) -> RowDamaged:

@@ -6,7 +6,7 @@ from perdure.models.graphs.kinds import Kind, add_kind
 from perdure.models.graphs.network import Network
 from perdure.models.graphs.records import Example, ModelProfile, PromptSpec
 from perdure.models.graphs.secrets import Secrets
-from perdure.models.graphs.spec import END, TERMINATE, Limits
+from perdure.models.graphs.spec import END, TERMINATE, GraphLimits
 from perdure.models.graphs.stored import DefinitionView
 from perdure.models.graphs.token_views import GraphEvent, GraphEvents, GraphToken, JoinTokens, NodeTokens, TokensView
 from perdure.models.graphs.words import (
@@ -43,10 +43,10 @@ __all__ = [
     "Graph",
     "GraphEvent",
     "GraphEvents",
+    "GraphLimits",
     "GraphToken",
     "JoinTokens",
     "Kind",
-    "Limits",
     "ModelProfile",
     "Network",
     "NodeRef",

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from perdure.errors import DuplicateWorkflow, Misuse, UnknownWorkflow
-from perdure.kernel.cooperation import read_version
 from perdure.models.common.deployment import offered
 from perdure.models.cooperation.define import Operation, decorated_operations
 from perdure.models.cooperation.versions import Operations
-from perdure.models.functions.define import RunCall, StepCall, Stub, Workflow, decorated_workflows
+from perdure.models.functions.define import RunCall, StepCall, Stub, Workflow, decorated_workflows, workflows_defined
 from perdure.ports import Offer
 from perdure.values.arguments import shown
 
+Code = tuple[str, str, str]  # model ("" if it is not known), name, version
+
 
 def named(workflow: str, version: str, topic: str | None = None) -> str:
-    """A workflow and its version, or an operation, its version and its topic, for people."""
+    """Return the name of a workflow with its version, or of an operation with its version and topic, for messages."""
     if topic is not None:
         which = f"operation {workflow!r} version {version!r}" if version else f"operation {workflow!r}"
         return f"{which} on topic {topic!r}" if topic else which
@@ -24,31 +26,55 @@ def named(workflow: str, version: str, topic: str | None = None) -> str:
 
 
 def called(call: RunCall[Any]) -> Workflow[Any, Any]:
-    """The workflow that was called. Raises Misuse."""
+    """Return the workflow of a call. Raises Misuse."""
     if type(call) is RunCall:
         return call.workflow
     if isinstance(call, StepCall):
-        raise Misuse(f"{call!r} cannot be started: only workflows can; await the step inside one")
+        raise Misuse(f"{call!r} cannot be started: only workflows can; await the step inside a workflow")
     raise Misuse(f"start() takes a called workflow, as in start(checkout('o-17')), not {call!r}")
 
 
 class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
-    """Workflows by name and version: those given, or (None) all that were decorated, also those that will be.
+    """Workflows by name and version: the given ones, or, with None, all that are decorated, even later on.
 
-    Functions and graphs are what it maps to. Operations stand beside them, by topic and name: a function or another
-    topic's operation of the same name is something else.
+    It is a mapping of functions and graphs. Operations are kept apart, by topic and name: a function, or an operation
+    of another topic, may have the same name.
     """
 
     def __init__(self, workflows: Iterable[Workflow[Any, Any] | Operation[Any]] | None) -> None:
         if workflows is not None and not isinstance(workflows, Iterable):
-            raise Misuse(f"workflows is a list of what @workflow made, graphs and operations, not {shown(workflows)}")
+            raise Misuse(f"workflows must be a list of workflows, graphs and operations, not {shown(workflows)}")
         self._given = None if workflows is None else list(workflows)
         self._known: dict[tuple[str, str], Workflow[Any, Any]] = {}
         self.operations = Operations()
-        self.code: Container[tuple[str, str, str]] = _Code(self)  # models, names and versions that can be run here
+        self._code: frozenset[Code] = frozenset()
+        self._code_of = (-1, (-1, -1))  # the counts for which `_code` was made: see `code`
+
+    def code(self) -> frozenset[Code]:
+        """Return all code that can be run here, including what was defined a moment ago. Cheap unless it has changed.
+
+        The coordinator calls this before it decides a batch, so that the decisions need not ask."""
+        made_of = (len(self._known), workflows_defined())
+        if made_of != self._code_of:
+            self._code_of = made_of
+            self._code = frozenset(self._all_code())
+        return self._code
+
+    def _all_code(self) -> Iterator[Code]:
+        decorated = decorated_workflows() if self._given is None else []
+        names = Counter((workflow.name, workflow.version) for workflow in decorated)
+        # A name that two workflows have by now counts as unknown.
+        since = [one for one in decorated if (key := (one.name, one.version)) not in self._known and names[key] == 1]
+        for workflow in (*self._known.values(), *since):
+            yield from ((model, workflow.name, workflow.version) for model in ("", workflow.model))
+        for operation in self.operations.all():
+            yield "operation", operation.name, operation.stored_version
+            if not operation.version:
+                # Earlier versions of Perdure stored runs without the topic: the topic of the run's message decides.
+                yield "operation", operation.name, ""
 
     def load(self) -> None:
-        """Raises DuplicateWorkflow, Misuse, InvalidDefinition."""
+        """Load the workflows that are defined by now. Raises DuplicateWorkflow, Misuse, InvalidDefinition."""
         given: Iterable[Workflow[Any, Any] | Operation[Any]] = (
             self._given if self._given is not None else [*decorated_workflows(), *decorated_operations()]
         )
@@ -59,31 +85,32 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
                 self.add(workflow)
 
     def names(self) -> list[tuple[str, str]]:
-        """All that is here, by name and version; that of an operation is its topic, with its own if it has one."""
+        """Return the names and versions of all code. The version of an operation is its topic, with its own version if
+        it has one."""
         return sorted([*self._known, *((one.name, one.stored_version) for one in self.operations.all())])
 
     def add(self, workflow: Workflow[Any, Any]) -> None:
         if not isinstance(workflow, Workflow):
-            raise Misuse(f"workflows=[…] takes what @workflow made, graphs and operations, not {shown(workflow)}")
+            raise Misuse(f"workflows=[…] takes workflows, graphs and operations, not {shown(workflow)}")
         key = (workflow.name, workflow.version)
         known = self._known.get(key)
         if known is not None and known is not workflow:
             same = f"are named {workflow.name!r}" + (f" and have version {key[1]!r}" if key[1] else "")
             raise DuplicateWorkflow(
                 f"two workflows {same}: {known.where} and {workflow.where}; give one of them another name or version "
-                "with @workflow(name=…, version=…), or say which to use with Engine(workflows=[…])"
+                "with @workflow(name=…, version=…), or name the one to use with Engine(workflows=[…])"
             )
         self._known[key] = workflow
 
     def offers(self) -> list[Offer]:
-        """The code that is here, as the store wants to know it. It has fingerprints once one was needed."""
+        """Return the code that is here, as offers for the store. They have fingerprints once one was needed."""
         found = [
             Offer(name, version, offered(workflow), workflow.model) for (name, version), workflow in self._known.items()
         ]
         return [*found, *self.operations.offers()]
 
     def of(self, call: RunCall[Any]) -> Workflow[Any, Any]:
-        """The workflow of a call that is to be started. Raises Misuse, UnknownWorkflow, DuplicateWorkflow."""
+        """Return the workflow of a call that is to be started. Raises Misuse, UnknownWorkflow, DuplicateWorkflow."""
         workflow = called(call)
         if isinstance(workflow, Stub):
             return workflow
@@ -92,7 +119,7 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
                 if (other := self._known.get((workflow.name, workflow.version))) is not None:
                     raise UnknownWorkflow(
                         f"this engine runs another {named(workflow.name, workflow.version)}, the one at {other.where}, "
-                        f"and not the one at {workflow.where}; hand that to Engine(workflows=[…]), or start it by name"
+                        f"and not the one at {workflow.where}; pass that to Engine(workflows=[…]), or start it by name"
                     )
                 known = ", ".join(sorted(f"{name} {version}".rstrip() for name, version in self._known)) or "none"
                 raise UnknownWorkflow(
@@ -104,7 +131,7 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
 
     def __getitem__(self, key: tuple[str, str]) -> Workflow[Any, Any]:
         if key not in self._known and self._given is None:
-            # It may have been defined since; a name of which there are two by now is nobody's.
+            # The workflow may have been defined since. A name that two workflows have counts as unknown.
             found = [workflow for workflow in decorated_workflows() if (workflow.name, workflow.version) == key]
             if len(found) == 1:
                 self.add(found[0])
@@ -115,24 +142,3 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
 
     def __len__(self) -> int:
         return len(self._known)
-
-
-class _Code(Container[tuple[str, str, str]]):
-    """Whether the code of a run is here: by its model ("" if that is not known), its name and its version."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-
-    def __contains__(self, key: object) -> bool:
-        if not isinstance(key, tuple):
-            return False
-        model, name, version = key
-        if model == "operation":
-            # Without a topic it was stored by an earlier version: its message tells whose it is.
-            operations = self._registry.operations
-            if not version:
-                return any(name == one.name and not one.version for one in operations.all())
-            topic, version = read_version(version)
-            return operations.exact(topic, name, version) is not None
-        found = self._registry.get((name, version))
-        return found is not None and model in ("", found.model)

@@ -1,4 +1,4 @@
-"""What makes a session an engine: the models, timers, recovery, and what is done about each commit's effects."""
+"""The runtime, which makes a session an engine: the models, timers, recovery, and the effects of commits."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ import msgspec
 
 from perdure.api.events import Events
 from perdure.api.function_emissions import FunctionEmissions
-from perdure.api.hierarchies import try_to_read_mail
 from perdure.api.obstacles import Strandings
 from perdure.api.records import Records
 from perdure.api.runs import Runs
+from perdure.api.standstill import StandstillWatch
 from perdure.api.stranded_runs import warn_of_missing_code
 from perdure.api.topics import announce_handlers
-from perdure.coordinator.decisions import Hearing, Outlook
 from perdure.coordinator.due_runs import Waker
 from perdure.coordinator.notices import Outage
 from perdure.coordinator.recovery import Recovery, RecoveryReport
@@ -27,11 +26,12 @@ from perdure.coordinator.timers import Timer, Timers, pause
 from perdure.coordinator.turns import in_turns
 from perdure.errors import DeadlineExceeded, EngineStopped, Fenced, PerdureError, StoreError
 from perdure.kernel import ops
-from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Examine, Finish, Look, Proceed, Published, Rearm
+from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Examine, Finish, Notified, Proceed, Published, Rearm
 from perdure.kernel.records import Run
 from perdure.kernel.status import ACTIVE, FINISHED
 from perdure.models.bridges.function_emissions import EmissionAccess
 from perdure.models.common.deployment import DEPLOYMENT
+from perdure.models.common.host_parts import HostParts
 from perdure.models.common.resources import Resources
 from perdure.models.cooperation.host import OperationHost
 from perdure.models.cooperation.levels import Levels
@@ -39,7 +39,7 @@ from perdure.models.cooperation.live import LiveOperation
 from perdure.models.functions.block_watch import BlockWatch
 from perdure.models.functions.catalogue import Catalogue
 from perdure.models.functions.compensation import is_waiting
-from perdure.models.functions.context import enter_operation
+from perdure.models.functions.context import OperationAttempts
 from perdure.models.functions.define import RunCall, Workflow
 from perdure.models.functions.host import FunctionHost
 from perdure.models.functions.records import Records as StepRecords
@@ -51,32 +51,12 @@ log = logging.getLogger("perdure")
 
 _PURGE_EVERY_S: Final = 60.0
 _ANNOUNCE_AGAIN_S: Final = 1.0
-_DUE_AT_ONCE_MAX: Final = 384  # queued or being read: what two batches take, so that the next is there in time
-_KEEPER: Final = "engine"  # who keeps definitions, in their records
-
-
-class _Hearing(Hearing):
-    """Answers the coordinator's questions about operations. Created before the operations are, so it looks them up
-    late."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-
-    def outlook(self) -> Outlook:
-        return self._runtime.operations.outlook()
-
-    def heard(self, run_id: str) -> int:
-        return self._runtime.operations.heard(run_id)
-
-    def is_undone(self, run_id: str) -> bool:
-        return self._runtime.operations.is_undone(run_id)
-
-    def is_asked(self, run_id: str, heard: int) -> bool:
-        return self._runtime.operations.is_asked(run_id, heard)
+_DUE_AT_ONCE_MAX: Final = 384  # ops queued or being read: enough for two batches, so that the next one is full
+_KEEPER: Final = "engine"  # the actor in the records of definitions
 
 
 class Runtime:
-    """The listener of an engine's session. Goes on with runs, fires timers, recovers what other engines left."""
+    """The listener of an engine's session. Goes on with runs, fires timers, recovers runs that other engines left."""
 
     def __init__(self, session: Session, resources: Mapping[type[Any], Callable[[], Any]]) -> None:
         self._session = session
@@ -90,7 +70,7 @@ class Runtime:
         self._is_announcing = False
         self._kept: set[tuple[str, str]] = set()  # graphs whose definitions the store has
         self._block_watch: BlockWatch | None = None
-        self._has_examined = False  # holds that were left
+        self._has_examined = False  # the holds of operations' runs that dead engines left unexamined
         self._levels: Levels
         self._recovery: Recovery
         self._sweeper: Sweeper
@@ -102,8 +82,8 @@ class Runtime:
     # Opening and ending.
 
     async def open(self) -> None:
-        """Open the store, register, acquire resources, and recover what is there to go on with. Raises StoreError,
-        DuplicateWorkflow, and what a resource's factory raises."""
+        """Open the store, register, acquire resources, and recover runs. Raises StoreError, DuplicateWorkflow, and what
+        a resource's factory raises."""
         session = self._session
         session.assemble(self)
         self._assemble()
@@ -113,12 +93,14 @@ class Runtime:
             await session.coordinator.start()
             if operations := session.workflows.operations:
                 await session.handlers.register([*operations], session.clock.now())
-        except BaseException:
+        except BaseException as error:
             session.coordinator.kill()
             self.functions.close()
             self.operations.close()
             await self.resources.release()
             await session.close_store()
+            if isinstance(error, EngineStopped) and isinstance(error.__cause__, StoreError):
+                raise error.__cause__ from None  # The reason why the engine stopped before it was open.
             raise
         session.opened()
         try:
@@ -132,6 +114,7 @@ class Runtime:
         session.watch(self._recover_others, lambda: self._recovery.is_behind)
         if session.poll_s is not None:
             session.background(self._purge_regularly())
+            session.background(StandstillWatch(session.engine_store, session.clock, self.functions.awaiting).run())
             self._block_watch = BlockWatch(session.limits.blocked_warn_s)
 
     def _assemble(self) -> None:
@@ -143,11 +126,10 @@ class Runtime:
             session.engine_store,
             session.clock,
             self._timers,
-            offers=session.workflows.offers,
-            wake=self._wake,
-            expire=self._expire,
-            background=session.background,
-            me=lambda: coordinator.engine.id,
+            coordinator=coordinator,
+            code=session.workflows,
+            tasks=session,
+            listener=self,
         )
         self._recovery = Recovery(
             session.engine_store,
@@ -155,78 +137,38 @@ class Runtime:
             self._sweeper,
             session.clock,
             recoveries_max=limits.recoveries_max,
-            offers=session.workflows.offers,
-            fingerprint=DEPLOYMENT.digest,
-            adopted=self._arm_deadline,
-            waiting=self._waiting,
-            background=session.background,
+            code=session.workflows,
+            tasks=session,
+            listener=self,
         )
-        self.functions = self._function_host()
-        self.operations = self._operation_host()
-        session.drafting = self.operations.drafting
+        parts = HostParts(
+            store=session.engine_store,
+            clock=session.clock,
+            codec=session.codec,
+            ids=session.ids,
+            timers=self._timers,
+            coordinator=coordinator,
+            departures=self._sweeper,
+            limits=limits,
+        )
+        self.functions = FunctionHost(parts, workflows=session.workflows, resources=self.resources)
+        self.operations = OperationHost(
+            parts,
+            operations=session.workflows.operations,
+            registry=session.handlers,
+            threads=self.functions.threads,
+            attempts=OperationAttempts(self.resources),
+            mail=session,
+        )
+        session.operation_runner = self.operations.runner
         self._levels = Levels(session.caller_store, session.codec, coordinator.loaded, limits.hierarchy_levels_max)
         self._waker = Waker(
             session.engine_store,
             coordinator,
             session.clock,
-            prepare=self.functions.prepare,
-            forgo=self.functions.forgo,
-            served=self._timers.go_on,
-            background=session.background,
-        )
-
-    def _function_host(self) -> FunctionHost:
-        session, limits, coordinator = self._session, self._session.limits, self._session.coordinator
-        return FunctionHost(
-            store=session.engine_store,
-            clock=session.clock,
-            codec=session.codec,
-            ids=session.ids,
-            timers=self._timers,
-            enqueue=coordinator.enqueue,
-            submit=coordinator.submit,
-            submit_internal=coordinator.submit_internal,
-            request=coordinator.request,
-            check_fence=coordinator.check_fence,
-            stopping=coordinator.stopping,
-            me=lambda: coordinator.engine,
-            lookup=coordinator.loaded,
-            mailbox=coordinator.mailbox,
-            dropped=self._sweeper.left,
-            workflows=session.workflows,
-            resources=self.resources.get,
-            live_runs_max=limits.live_runs_max,
-            callbacks_max=limits.callbacks_max,
-            payload_bytes_max=limits.payload_bytes_max,
-            steps_max=limits.steps_max,
-            threads_max=limits.threads_max,
-            processes_max=limits.processes_max,
-        )
-
-    def _operation_host(self) -> OperationHost:
-        session, limits, coordinator = self._session, self._session.limits, self._session.coordinator
-        return OperationHost(
-            store=session.engine_store,
-            clock=session.clock,
-            codec=session.codec,
-            ids=session.ids,
-            timers=self._timers,
-            enqueue=coordinator.enqueue,
-            request=coordinator.request,
-            check_fence=coordinator.check_fence,
-            stopping=coordinator.stopping,
-            me=lambda: coordinator.engine,
-            lookup=coordinator.loaded,
-            dropped=self._sweeper.left,
-            operations=session.workflows.operations,
-            book=session.handlers,
-            threads=self.functions.threads,
-            enter=partial(enter_operation, self.resources.get),
-            live_runs_max=limits.live_runs_max,
-            payload_bytes_max=limits.payload_bytes_max,
-            steps_max=limits.steps_max,
-            hierarchy_levels_max=limits.hierarchy_levels_max,
-            read_mail=partial(try_to_read_mail, session),
+            self._timers,
+            preparer=self.functions,
+            tasks=session,
         )
 
     async def shutdown(self, grace_s: float) -> None:
@@ -277,7 +219,7 @@ class Runtime:
     # Recovery.
 
     async def recover(self) -> RecoveryReport:
-        """Go on with every run that no live engine has and whose workflow this one has."""
+        """Go on with every run that no live engine owns and whose workflow this engine has."""
         session = self._session
         while True:
             session.check_open(to_start=True)
@@ -289,19 +231,19 @@ class Runtime:
                     self.operations.examine_left()
                 return report
             except Fenced:
-                await session.coordinator.check_fence()  # Then it is registered anew.
+                await session.coordinator.check_fence()  # This registers the engine anew.
 
     async def _recover_others(self) -> None:
         report = await self._recovery.run()
         if self._session.workflows.operations:
             if report.engines_marked_dead:
                 await warn_of_missing_code(self._session)
-            # An engine that has died may have registered handlers, and announced them to nobody.
+            # A dead engine may have registered handlers without announcing them.
             await self._session.handlers.load(again=True)
             self._announce_soon()
 
     def lost_track(self) -> None:
-        """There may be runs to go on with that only the store knows of: look for them."""
+        """Look for runs to go on with that only the store may know of."""
         self._session.background(self._recover_again())
 
     async def _recover_again(self) -> None:
@@ -310,8 +252,8 @@ class Runtime:
         except (StoreError, EngineStopped) as error:
             log.warning("looking for runs to go on with failed and is tried again: %s", error)
 
-    async def _waiting(self, loaded: Sequence[LoadedRun]) -> set[str]:
-        """Of runs that roll back, those that execute nothing now."""
+    async def waiting(self, loaded: Sequence[LoadedRun]) -> set[str]:
+        """Return those of these runs, which all roll back, that execute nothing now."""
         operations = [one.run for one in loaded if one.run.model == "operation"]
         others = [one for one in loaded if one.run.model != "operation"]
         now = self._session.clock.now()
@@ -345,8 +287,9 @@ class Runtime:
             self._session.background(self._announce_all())
 
     async def _announce_all(self) -> None:
-        """Notify emitters that wait of new handlers. One that has not been notified yet may go on without them, as if
-        they had come a little later. If this engine ends before, the next one that reads the registry does it."""
+        """Notify waiting emitters of new handlers. An emitter that has not been notified yet may go on without them, as
+        if they had been registered a little later. If this engine ends first, the next engine that reads the registry
+        notifies them."""
         try:
             while self._session.handlers.unannounced:
                 try:
@@ -354,25 +297,27 @@ class Runtime:
                 except EngineStopped:
                     return
                 except PerdureError as error:
-                    log.warning("not all who wait know of new handlers yet, which is tried again: %s", error)
+                    log.warning("notifying waiting emitters of new handlers failed and is tried again: %s", error)
                     await pause(self._session.clock, _ANNOUNCE_AGAIN_S)
         finally:
             self._is_announcing = False
 
     def expect(self, began: Iterable[LiveOperation]) -> None:
-        """These runs of operations are about to be committed, and to begin here."""
+        """Note that these runs of operations are about to be committed, and to begin here."""
         self.operations.expect(began)
 
     def workflow_of(self, call: RunCall[Any]) -> Workflow[Any, Any]:
-        """Return the workflow of a call that is to be started, and have its definition kept."""
+        """Return the workflow of a call that is to be started, and store its definition soon. Raises Misuse,
+        UnknownWorkflow, DuplicateWorkflow."""
         workflow = self._session.workflows.of(call)
         if workflow.model == "graph" and (workflow.name, workflow.version) not in self._kept:
             self._session.background(self._keep_definitions([workflow]))
         return workflow
 
     async def _keep_definitions(self, workflows: Iterable[Workflow[Any, Any]]) -> None:
-        """Keep the definitions of graphs, for runs that outlive the code. One that is there is not written again. A run
-        whose definition is missing is shown by the code, so a failure of the store is not this engine's end."""
+        """Store the definitions of graphs, for runs that outlive the code. A definition that is stored is not written
+        again. A run whose definition is missing is shown with the help of its code, so a failure of the store does not
+        end this engine."""
         records = Records(self._session)
         for workflow in workflows:
             if workflow.model == "graph" and (workflow.name, workflow.version) not in self._kept:
@@ -386,12 +331,8 @@ class Runtime:
 
     # Effects.
 
-    @property
-    def hearing(self) -> Hearing:
-        return _Hearing(self)
-
     def perform(self, effects: Iterable[Effect]) -> None:
-        """Carry out the effects of a commit. One that fails is logged, and does not keep the others from happening."""
+        """Carry out the effects of a commit. An effect that fails is logged, and does not stop the others."""
         for effect in effects:
             try:
                 match effect:
@@ -406,9 +347,13 @@ class Runtime:
             except Exception:
                 log.exception("an effect could not be performed: %r", effect)
 
+    def performed(self) -> None:
+        """Let operations' runs go on whose rows are committed: by now they have got all notices of that commit."""
+        self.operations.proceed()
+
     def _begin(self, effect: Begin) -> None:
         if effect.run.deadline is not None:
-            self._arm_deadline(effect.run)
+            self.arm_deadline(effect.run)
         (self.operations if effect.run.model == "operation" else self.functions).perform(effect)
 
     def _finish(self, effect: Finish) -> None:
@@ -418,15 +363,15 @@ class Runtime:
             timer.cancel()
         self._session.followers.ended(run.id, (run, effect.outcome))
 
-    def _perform_one(self, effect: Deliver | Drop | Rearm | Examine | Published | Look) -> None:
+    def _perform_one(self, effect: Deliver | Drop | Rearm | Examine | Published | Notified) -> None:
         if isinstance(effect, Deliver):
             self.functions.perform(effect)
-        elif isinstance(effect, (Look, Examine)):
+        elif isinstance(effect, (Notified, Examine)):
             self.operations.perform(effect)
         elif isinstance(effect, Published):
             self._session.followers.published(effect.run_id)
         elif isinstance(effect, Rearm):
-            self._arm_deadline(effect.run)
+            self.arm_deadline(effect.run)
         else:
             self.functions.perform(effect)
             self.operations.perform(effect)
@@ -437,16 +382,23 @@ class Runtime:
 
     # Time.
 
-    def _arm_deadline(self, run: Run) -> None:
+    def fingerprint(self) -> None:
+        """Give fingerprints to all code that is offered from now on."""
+        DEPLOYMENT.digest()
+
+    def arm_deadline(self, run: Run) -> None:
+        """Let a run end at its deadline, if it has one."""
         if (timer := self._deadlines.pop(run.id, None)) is not None:
             timer.cancel()
         if run.deadline is not None and run.status not in FINISHED:
-            self._deadlines[run.id] = self._timers.arm(run.deadline, partial(self._expire, run.id, run.deadline))
+            self._deadlines[run.id] = self._timers.arm(run.deadline, partial(self.expire, run.id, run.deadline))
 
-    def _wake(self, run_id: str, answered: Answered) -> None:
+    def wake(self, run_id: str, answered: Answered) -> None:
+        """Go on with a run that is due and that no engine owns."""
         self._waker.wake(run_id, answered)
 
-    def _expire(self, run_id: str, due_at: int, answered: Answered | None = None) -> None:
+    def expire(self, run_id: str, due_at: int, answered: Answered | None = None) -> None:
+        """End a run that has reached its deadline."""
         self._deadlines.pop(run_id, None)
         failure = to_failure(DeadlineExceeded(f"run {run_id!r} did not end by its deadline"))
         at = max(self._session.clock.now(), due_at)
@@ -454,7 +406,7 @@ class Runtime:
         self._session.coordinator.enqueue(expire, answered)
 
     def _room(self) -> int:
-        """How many timers may fire now. Each becomes an op, and more than the next batches take would only wait."""
+        """Return how many timers may fire now. Each becomes an op, and ops beyond the next batches would only wait."""
         reading = self.functions.reading + self._waker.reading
         return _DUE_AT_ONCE_MAX - self._session.coordinator.queued_due - reading
 

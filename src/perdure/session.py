@@ -1,7 +1,7 @@
-"""What a client, an engine and their facets share: the store, the coordinator, and whether all of it is open.
+"""What a client, an engine and their facets share: the store, the coordinator, and whether they are open.
 
-A session is made with its options, assembled and registered when it is opened, and let go of when it ends. What a
-process does with the effects of commits is up to its listener: an engine goes on with runs, a client does not.
+A session is created with its options, assembled and registered when it is opened, and released when it ends. Its
+listener carries out the effects of commits: that of an engine continues runs, that of a client does not.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Coroutine, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Final, Literal, Protocol
 
@@ -19,10 +19,10 @@ import msgspec
 from msgspec import Struct
 
 from perdure.coordinator.coordinator import Coordinator
-from perdure.coordinator.decisions import Hearing
 from perdure.coordinator.followers import Followers
 from perdure.coordinator.mail import MailRoom
 from perdure.coordinator.patience import Patience, patient, reporting
+from perdure.coordinator.silence import outside_of_calls
 from perdure.coordinator.watch import Watch
 from perdure.errors import EngineStopped, Misuse, StoreError, StoreMisconfigured
 from perdure.kernel import ops
@@ -30,10 +30,10 @@ from perdure.kernel.effects import Effect
 from perdure.kernel.records import Engine as EngineRow
 from perdure.models.common.transactions import holds_writer
 from perdure.models.cooperation.cancellation import TokenMembers
-from perdure.models.cooperation.drafter import Drafting
 from perdure.models.cooperation.handler_registry import HandlerRegistry
 from perdure.models.cooperation.live import LiveOperation
 from perdure.models.cooperation.rows import RowCodec
+from perdure.models.cooperation.runner import OperationRunner
 from perdure.models.cooperation.versions import Operations
 from perdure.models.functions.define import RunCall, Workflow
 from perdure.ports import Clock, Codec, Ids, PlainCodec, Probe, Store, SystemClock, new_id
@@ -50,7 +50,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class SessionOptions(Struct, frozen=True, kw_only=True):
-    """How a session sees the world. The defaults are those of production; tests give clocks, ids and probes."""
+    """Options of a session. The defaults are for production; tests pass clocks, ids and probes."""
 
     clock: Clock | None = None
     codec: Codec | None = None
@@ -61,31 +61,30 @@ class SessionOptions(Struct, frozen=True, kw_only=True):
 
 
 class SessionListener(Protocol):
-    """What a process does about what its coordinator has committed."""
-
-    @property
-    def hearing(self) -> Hearing:
-        """What runs of operations know that are loaded here."""
-        ...
+    """Carries out the effects of what the coordinator has committed."""
 
     def perform(self, effects: Iterable[Effect]) -> None:
-        """Carry out the effects of a commit."""
+        """Carry out effects of a commit."""
+        ...
+
+    def performed(self) -> None:
+        """Go on after all effects of the commits so far are carried out."""
         ...
 
     def lost_track(self) -> None:
-        """There may be runs to go on with that only the store knows of."""
+        """Note that the store may have runs to continue that memory does not know."""
         ...
 
     async def release(self) -> None:
-        """Let go of what is in memory, which may be much, in bounded turns of the event loop."""
+        """Release what is in memory, which may be much, in bounded turns of the event loop."""
         ...
 
     def let_go(self, error: BaseException) -> None:
-        """The session has ended for this reason: release everything that does not need the store."""
+        """Release everything that does not need the store: the session has ended for this reason."""
         ...
 
     def expect(self, began: Iterable[LiveOperation]) -> None:
-        """These runs of operations are about to be committed, and to begin here."""
+        """Note that these runs of operations are about to be committed, and to begin here."""
         ...
 
     def workflow_of(self, call: RunCall[Any]) -> Workflow[Any, Any]:
@@ -94,8 +93,8 @@ class SessionListener(Protocol):
 
 
 class Session:
-    """The parts that facets, handles and verbs are given. `store` is the one that was given; `caller_store` asks again
-    on behalf of callers, for `patience_s` at most; `engine_store` is for the engine's own parts, and reports a store
+    """The parts that facets, handles and verbs use. `store` is the store itself. `caller_store` retries for callers
+    while the store is busy, for at most `patience_s`. `engine_store` is for the engine's own parts, and reports a store
     that is unfit."""
 
     def __init__(
@@ -114,8 +113,8 @@ class Session:
         self.tasks: set[asyncio.Task[Any]] = set()
         self._state = "new"
         self._stopped_by: BaseException | None = None
-        self.sign_off_failure: StoreError | None = None  # why the store did not take that it was shut down
-        self._ended = asyncio.Event()  # It has stopped, by itself or because it was shut down.
+        self.sign_off_failure: StoreError | None = None  # why the store could not retire the engine at its shutdown
+        self._ended = asyncio.Event()  # set once the session has stopped, by itself or because it was shut down
         self.followers = Followers()
         self.listener: SessionListener
         self.coordinator: Coordinator
@@ -124,17 +123,17 @@ class Session:
         self.engine_store: Store
         self.caller_store: Store
         self.handlers: HandlerRegistry
-        self.drafting: Drafting
+        self.operation_runner: OperationRunner
 
     @property
     def event_retention_us(self) -> int:
-        """How long an event is kept that names no time of its own, in microseconds."""
+        """How long an event without an expiry of its own is kept, in microseconds."""
         return span_of(self.limits.event_retention, "event_retention") // _MICROSECOND
 
     # Opening.
 
     def assemble(self, listener: SessionListener) -> None:
-        """Make the parts that talk to the store. Raises Misuse if that was done before."""
+        """Create the parts that use the store. Raises Misuse if the session was opened before."""
         if self._state != "new":
             raise Misuse(f"this {self.kind} was opened before; make a new one")
         self.listener = listener
@@ -144,23 +143,21 @@ class Session:
         self.coordinator = Coordinator(
             self.store,
             limits=self.limits,
-            enroll=self._enroll,
-            perform=listener.perform,
-            lost_track=listener.lost_track,
-            broken=self._broke,
-            now=self.clock.now,
+            clock=self.clock,
             workflows=self.workflows.code,
-            posted=self.mail.expect,
-            hearing=listener.hearing,
+            listener=_Relay(self, listener),
             probe=self._probe,
         )
         self.coordinator.callers.looked = lambda: self.mail.give_up(self.coordinator.callers.overdue)
-        self.patience = Patience(self.limits, self.coordinator.stats.outages, self.check_unbroken)
+        coordinator = self.coordinator
+        self.patience = Patience(
+            self.limits, coordinator.stats.outages, self.check_unbroken, coordinator.callers.silences
+        )
         self.caller_store = patient(self.store, self.patience)
-        self.handlers = HandlerRegistry(self.caller_store, self.ids)
-        self.drafting = Drafting(
+        self.handlers = HandlerRegistry(self.caller_store, self.coordinator.submit, self.ids)
+        self.operation_runner = OperationRunner(
             operations=Operations(),
-            book=self.handlers,
+            registry=self.handlers,
             rows=RowCodec(self.codec),
             codec=self.codec,
             ids=self.ids,
@@ -168,12 +165,15 @@ class Session:
         )
 
     def opened(self) -> None:
-        """From now on callers are answered."""
+        """Accept callers from now on."""
         self._state = "open"
 
     async def close_store(self) -> None:
-        """Let go of the store after opening has failed. If it was given by its URL, opening may be tried again."""
+        """Close the store after opening has failed. If it was given by its URL, opening may be tried again."""
         await self.store.close()
+        self._state = "new"
+        self._stopped_by = None
+        self._ended.clear()
         if self._url is not None:
             was, self.store = self.store, open_store(self._url)  # A store is opened once.
             if was.clock is not None and self.clock is was.clock:
@@ -182,7 +182,7 @@ class Session:
     def watch(
         self, recover: Callable[[], Coroutine[Any, Any, object]], is_behind: Callable[[], bool] = lambda: False
     ) -> None:
-        """From now on, notice what other engines and clients do."""
+        """Begin to notice what other engines and clients do."""
         if self.poll_s is not None:
             watch = Watch(
                 self.engine_store,
@@ -196,7 +196,8 @@ class Session:
             )
             self.background(watch.run())
 
-    async def _enroll(self) -> EngineRow:
+    async def enroll(self) -> EngineRow:
+        """Register with the store, under a new id."""
         return await self.store.enroll(
             engine_id=self.ids(self.clock.now()),
             host=socket.gethostname(),
@@ -209,7 +210,7 @@ class Session:
 
     @property
     def state(self) -> str:
-        """new, open, stopping, stopped, or broken: it has stopped by itself."""
+        """Return "new", "open", "stopping", "stopped", or "broken". A broken session has stopped by itself."""
         return self._state
 
     async def until_stopped(self) -> None:
@@ -220,8 +221,8 @@ class Session:
 
     @contextmanager
     def stopping(self) -> Generator[None]:
-        """Shut down inside this block. Whatever cuts it short, nothing looks alive afterwards, and other engines
-        recover the runs."""
+        """Shut down inside this block. If something interrupts the block, the engine counts as dead afterwards, and
+        other engines recover its runs."""
         self._state = "stopping"
         try:
             yield
@@ -230,7 +231,7 @@ class Session:
             raise
 
     def stopped(self) -> None:
-        """The session has ended as it should."""
+        """Note that the session has ended as it should."""
         self._state = "stopped"
         self._ended.set()
 
@@ -244,8 +245,8 @@ class Session:
         await self.listener.release()
         self._let_go(EngineStopped(f"the {self.kind} was shut down; the run goes on when an engine has it again"))
         if self.coordinator.is_cut_off:
-            # An exception has left the loop, and all tasks were cancelled: that is no graceful end. Runs that were
-            # executing are left as a crash leaves them, so that one that ends its process at every start is noticed.
+            # An exception has left the loop, and all tasks were cancelled: this is not a graceful end. Runs that were
+            # executing are left as a crash leaves them. So a run that ends its process at every start is noticed.
             log.warning("the %s was cut off before it could sign off; its runs are recovered", self.kind)
             self.store.abandon()
             return
@@ -257,7 +258,7 @@ class Session:
         await self.store.close()
 
     def kill(self) -> None:
-        """Stop as a killed process would, at once: nothing is committed, released or tidied up."""
+        """Stop at once, as a killed process would: nothing is committed, released or cleaned up."""
         self.stopped()
         for task in self.tasks:
             task.cancel()
@@ -268,9 +269,9 @@ class Session:
     def _start_over(self, error: StoreMisconfigured) -> None:
         self.coordinator.start_over(error)
 
-    def _broke(self, error: BaseException) -> None:
-        """The store is lost for good, so nothing can go on in this process. Callers get the error, and the sign of life
-        ends, so that other engines take the runs."""
+    def broke(self, error: BaseException) -> None:
+        """End the session because the store is lost for good. Callers get the error, and the signs of life end, so that
+        other engines take the runs."""
         self._state = "broken"
         self._stopped_by = error
         for task in self.tasks:
@@ -280,7 +281,7 @@ class Session:
         self._ended.set()
 
     def _let_go(self, error: BaseException) -> None:
-        """Tell everybody who waits for something that it will not come."""
+        """Fail all callers that wait for something: it will not come."""
         self.listener.let_go(error)
         self.followers.close(error)
         self.mail.close(error)
@@ -288,8 +289,8 @@ class Session:
     # Tasks of its own.
 
     def background(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine beside everything else, until the session ends."""
-        task = asyncio.get_running_loop().create_task(coroutine)
+        """Run a coroutine in the background until the session ends."""
+        task = outside_of_calls(lambda: asyncio.get_running_loop().create_task(coroutine))
         self.tasks.add(task)
         task.add_done_callback(self._background_ended)
 
@@ -308,9 +309,11 @@ class Session:
     # Whether it answers.
 
     def check_open(self, *, to_start: bool = False) -> None:
-        """Raise EngineStopped unless the session answers callers. One that is stopping does, but starts nothing.
+        """Raise EngineStopped unless the session accepts callers. While it is stopping, it accepts callers but starts
+        nothing (`to_start`).
 
-        Raises Misuse where it could not answer: in a step that holds the writer until it ends."""
+        Raises Misuse inside a transactional step: the step holds the store's writer until it ends, so no reply could
+        come."""
         if step := holds_writer.get()():
             raise Misuse(
                 f"the {self.kind} cannot be asked for anything in the transactional step {step!r}: nothing else is "
@@ -337,12 +340,30 @@ class Session:
         """Read the mail that the last commit has left. Raises StoreError."""
         await self.mail.read_for_caller(self.coordinator, self.caller_store)
 
-    async def _find_members(self, op: ops.TellMembers, store: Store) -> ops.TellMembers:
+    async def try_to_read_mail(self) -> None:
+        """Read the mail that the last commit has left. If that cannot be done now, it is read later, here or
+        elsewhere."""
+        with suppress(EngineStopped, StoreError):
+            await self.read_mail()
+
+    async def _find_members(self, op: ops.NotifyMembers, store: Store) -> ops.NotifyMembers:
         return await self.token_members(store).found(op, self.clock.now())
 
     def token_members(self, store: Store) -> TokenMembers:
-        """Who the holders of cancellation tokens are, as a store knows them."""
-        return TokenMembers(store, RowCodec(self.codec), self.drafting)
+        """Return the runs that have cancellation tokens, as the store has them."""
+        return TokenMembers(store, RowCodec(self.codec), self.operation_runner.notifications)
+
+
+class _Relay:
+    """Passes the coordinator's calls on: to the session, or to the listener of its process."""
+
+    def __init__(self, session: Session, listener: SessionListener) -> None:
+        self.enroll = session.enroll
+        self.broken = session.broke
+        self.posted = session.mail.expect
+        self.perform = listener.perform
+        self.performed = listener.performed
+        self.lost_track = listener.lost_track
 
 
 __all__ = ["Session", "SessionListener", "SessionOptions"]

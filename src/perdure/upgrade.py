@@ -1,7 +1,7 @@
-"""Which schema a store has, and bringing it up to date: without opening it, which an engine or a client does by itself.
+"""The schema of a store: look at its version, and bring it up to date, without opening the store.
 
-Whoever only wants to look should look here first: opening an older store brings it up to date, and from then on an
-older Perdure refuses it.
+An engine or a client that opens an older store brings it up to date, and older versions of Perdure refuse it after
+that. So a program that only reads should check the version here first.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from perdure.storage import lacking, open_store, schema_of
 
 
 class SchemaView(Struct, frozen=True, kw_only=True):
-    """`found` is the version of a store's schema, 0 if it has none yet, None if there is no store; `known` is the one
-    that this Perdure writes."""
+    """The version of a store's schema. `found` is 0 if the store has no tables yet, and None if there is no store.
+    `known` is the version that this Perdure needs."""
 
     found: int | None
     known: int
-    lacks: tuple[str, ...] = ()  # tables, or rights on them, that the newest version needs
+    lacks: tuple[str, ...] = ()  # missing tables, and missing rights on tables
 
     @property
     def is_current(self) -> bool:
@@ -29,20 +29,21 @@ class SchemaView(Struct, frozen=True, kw_only=True):
 
 
 async def look(store: str) -> SchemaView:
-    """What a store's URL leads to; writes nothing. Raises Misuse, StoreBusy, StoreBroken, SchemaTooNew."""
+    """Return the version of a store's schema. It writes nothing. Raises Misuse, StoreBusy, StoreBroken,
+    SchemaTooNew."""
     found, known = await schema_of(store)
     return SchemaView(found=found, known=known)
 
 
 async def examine(store: str) -> SchemaView:
-    """The same, and whether all is there that the newest version needs. Raises as `look`."""
+    """Return the version of a store's schema, and which tables and rights it lacks. Raises as `look`."""
     schema = await look(store)
     return replace(schema, lacks=tuple(await lacking(store))) if schema.is_current else schema
 
 
 class FileView(Struct, frozen=True, kw_only=True):
-    """An SQLite file: the version of SQLite here, whether that has the WAL-reset bug, and what was found to be lost,
-    each with the file that says so until somebody deletes it."""
+    """An SQLite file: the version of SQLite in this process, whether it has the WAL-reset bug, and losses that were
+    found, each with the file that reports it until somebody deletes that file."""
 
     sqlite_version: str
     has_reset_bug: bool
@@ -50,7 +51,7 @@ class FileView(Struct, frozen=True, kw_only=True):
 
 
 def look_at_file(file: Path) -> FileView:
-    """What is known of an SQLite file beside what is in it."""
+    """Return what is known of an SQLite file beside its content."""
     import sqlite3
 
     from perdure.storage.sqlite.losses import has_reset_bug, known_losses
@@ -60,16 +61,17 @@ def look_at_file(file: Path) -> FileView:
 
 
 async def upgrade(store: str, *, runtime_role: str | None = None, caller_role: str | None = None) -> SchemaView:
-    """Make a store, or bring it up to date; what it was before. With `runtime_role`, on Postgres only, grant that role
-    what engines need; `caller_role` gets only what starts in transactions of its own need. It may be done again at any
-    time; a crash leaves whole migrations. Raises as `look`, and Misuse if there are no roles."""
+    """Create a store, or bring its schema up to date. Return the schema as it was before. On Postgres, `runtime_role`
+    is granted the rights that engines need, and `caller_role` only those for starts in transactions of its own. It may
+    be repeated at any time. A crash leaves only whole migrations. Raises as `look`, and Misuse if the store has no
+    roles."""
     before = await look(store)
     if store.startswith(("postgres://", "postgresql://")):
         from perdure.storage.postgres import upgrade as upgrade_postgres
 
         await upgrade_postgres(store, runtime_role=runtime_role, caller_role=caller_role)
     elif runtime_role is not None or caller_role is not None:
-        raise Misuse("only a database on Postgres has roles to grant something to")
+        raise Misuse("roles can be granted on Postgres only")
     elif not before.is_current:
         opened = open_store(store)
         try:

@@ -22,6 +22,7 @@ async def furnish(url: str) -> None:
         await engine.run(kiosk.family(2), id="family")
         await engine.run(kiosk.report("one"), id="report-1")
         await engine.run(kiosk.report("two"), id="report-2")
+        await engine.run(kiosk.counts(), id="counting")
         await engine.start(kiosk.ends_unread(), id="unread")
         for number in (1, 2):
             await engine.send(kiosk.Note(number=number), to="unread")

@@ -84,6 +84,17 @@ async def report(text: str) -> None:
     await stage("report", {"text": text}, type="table")
 
 
+@step
+async def count(number: int) -> None:
+    current_step().append("log", number)
+
+
+@workflow
+async def counts() -> None:
+    for number in range(3):
+        await count(number)
+
+
 @workflow
 async def ends_unread() -> None:
     await receive("go")
@@ -110,7 +121,7 @@ lookup = Graph("lookup")
 lookup.node("find", hello, input={"name": "input.name"})
 lookup.output({"found": "nodes.find"})
 
-ALL: list[Workflow[Any, Any]] = [greet, boom, pays, asks, family, report, ends_unread, works, sleeps, lookup]
+ALL: list[Workflow[Any, Any]] = [greet, boom, pays, asks, family, report, counts, ends_unread, works, sleeps, lookup]
 
 
 def engine(store: str) -> Engine:

@@ -13,7 +13,7 @@ def statuses(shell: Shell, workflow: str) -> list[str]:
 def test_a_run_is_cancelled_by_its_id(shell: Shell) -> None:
     done = shell("runs", "cancel", "o-17", "--reason", "a test", "--json").json()
     assert done == {"results": [{"id": "o-17", "result": "cancelled", "error": None, "message": None}]}
-    assert "it has ended already" in shell("runs", "cancel", "o-17", code=4).err
+    assert "has ended" in shell("runs", "cancel", "o-17", code=4).err
     assert shell("runs", "show", "o-17", "--json").json()["run"]["failure"]["message"] == "a test"
     assert "cancelled asking" in shell.terminal("runs", "cancel", "asking")
 
@@ -46,7 +46,7 @@ def test_a_question_can_be_left_with_ctrl_c(shell: Shell) -> None:
 
 
 def test_too_many_or_nothing_chosen_is_refused(shell: Shell) -> None:
-    assert "more than 1 of them" in shell("runs", "cancel", "--all", "--yes", "--at-most", 1, code=2).err
+    assert "more than 1 are selected" in shell("runs", "cancel", "--all", "--yes", "--at-most", 1, code=2).err
     assert "nothing says which runs to cancel" in shell("runs", "cancel", code=2).err
     assert "use one of them" in shell("runs", "cancel", "o-17", "--all", code=2).err
     assert statuses(shell, "pays") == ["suspended"]
@@ -69,3 +69,27 @@ def test_one_that_is_refused_leaves_the_others_alone(shell: Shell) -> None:
     assert done.out.splitlines()[0] == "cancelled o-17"
     assert done.out.splitlines()[1].startswith("refused nope: ")
     assert statuses(shell, "asks") == ["cancelled"]
+
+
+def test_a_dry_run_shows_what_would_be_changed_and_changes_nothing(shell: Shell) -> None:
+    assert shell("runs", "cancel", "--workflow", "pays", "--dry-run", "--json").json() == {
+        "dry_run": True,
+        "ids": ["o-17"],
+    }
+    assert shell("runs", "cancel", "o-17", "nope", "--dry-run").rows() == [["o-17", "pays", "suspended"]]
+    assert "boom-1" in shell.terminal("runs", "retry", "--all", "--dry-run")
+    assert shell("runs", "pause", "--all", "--dry-run", "--json").json()["ids"] == ["asking", "o-17"]
+    assert shell("runs", "resume", "--all", "--dry-run", "--json").json()["ids"] == []
+    assert statuses(shell, "pays") == ["suspended"]
+    assert statuses(shell, "boom") == ["failed", "failed"]
+
+
+def test_several_runs_are_paused_and_resumed(shell: Shell) -> None:
+    done = shell("runs", "pause", "--workflow", "pays", "--yes", "--json").json()
+    assert [(one["id"], one["result"]) for one in done["results"]] == [("o-17", "paused")]
+    screen = shell.terminal("runs", "pause", "--all", answers=[("pause 1 run? [y/N]", "y\n")])
+    assert "paused asking" in screen, "the other one is held already"
+    assert "there is no run to pause" in shell("runs", "pause", "--all").err
+    screen = shell.terminal("runs", "resume", "--hold", "paused", answers=[("resume 2 runs? [y/N]", "y\n")])
+    assert "resumed o-17" in screen
+    assert shell("runs", "list", "--hold", "paused").rows() == []

@@ -1,4 +1,4 @@
-"""`perdure graph`: validate, draw, run."""
+"""`perdure graph`: validate, draw, run; and runs of graphs: tokens, events, definition, drawing."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_a_graph_is_checked(shell: Shell) -> None:
     problems = shell("graph", "validate", "bad.yaml", "-m", "shop", "--json", code=1).json()["problems"]
     assert any("nowhere" in problem for problem in problems)
     assert "nowhere" in shell.terminal("graph", "validate", "bad.yaml", "-m", "shop", code=1)
-    assert "cannot be read" in shell("graph", "validate", "gone.yaml", code=3).err
-    assert "no graph" in shell("graph", "validate", "shop:greet", code=2).err
+    assert "cannot read" in shell("graph", "validate", "gone.yaml", code=3).err
+    assert "not a graph" in shell("graph", "validate", "shop:greet", code=2).err
     assert "neither a file" in shell("graph", "validate", "shop", code=2).err
 
 
@@ -75,28 +75,32 @@ def test_a_graph_is_run_here_and_now(shell: Shell) -> None:
 def test_a_graph_can_be_run_in_the_store_and_its_tokens_drawn(shell: Shell) -> None:
     run = shell("graph", "run", "good.yaml", "-m", "shop", "name=ada", "--keep", "--id", "kept", "--json").json()["run"]
     assert (run["output"], run["model"]) == ({"found": "hello ada"}, "graph")
-    assert shell("graph", "draw", "good.yaml", "-m", "shop", "--run", "kept").out.startswith("flowchart")
-    assert shell("graph", "draw", "good.yaml", "-m", "shop", "--run", "nope", code=3).out == ""
+    assert shell("runs", "drawing", "kept").out.startswith("flowchart")
+    assert shell("runs", "drawing", "kept", "good.yaml", "-m", "shop", "--json").json()["text"].startswith("flowchart")
+    assert "flowchart" in shell.terminal("runs", "drawing", "kept")
+    shell("runs", "drawing", "kept", "--form", "svg", "-o", "kept.svg")
+    assert (shell.folder / "kept.svg").read_text().startswith("<svg")
+    assert shell("runs", "drawing", "nope", code=3).out == ""
 
 
 def test_a_runs_tokens_events_and_definition_are_shown_without_its_code(shell: Shell) -> None:
     shell("graph", "run", "good.yaml", "-m", "shop", "name=ada", "--keep", "--id", "kept")
     (shell.folder / "good.yaml").unlink()
-    tokens = shell("graph", "tokens", "kept", "--json").json()
+    tokens = shell("runs", "tokens", "kept", "--json").json()
     assert [(one["id"], one["path"], one["node"], one["state"]) for one in tokens["tokens"]] == [
         (1, "root", "find", "completed")
     ]
-    assert shell("graph", "tokens", "kept").rows()[0][:4] == ["1", "root", "find", "completed"]
-    assert "completed" in shell.terminal("graph", "tokens", "kept")
-    events = shell("graph", "events", "kept", "--json").json()["events"]
+    assert shell("runs", "tokens", "kept").rows()[0][:4] == ["1", "root", "find", "completed"]
+    assert "completed" in shell.terminal("runs", "tokens", "kept")
+    events = shell("runs", "graph-events", "kept", "--json").json()["events"]
     assert [one["kind"] for one in events][:3] == ["run_started", "token_spawned", "node_started"]
-    assert [row[2] for row in shell("graph", "events", "kept", "--after", "3", "--limit", "1").rows()] == [
+    assert [row[2] for row in shell("runs", "graph-events", "kept", "--after", "3", "--limit", "1").rows()] == [
         "node_completed"
     ]
-    view = shell("graph", "definition", "kept", "--json").json()
+    view = shell("runs", "definition", "kept", "--json").json()
     assert (view["workflow"], list(view["definition"]["nodes"])) == ("lookup", ["find"])
-    assert '"graph": "lookup"' in shell("graph", "definition", "kept").out
-    assert "node_completed" in shell.terminal("graph", "events", "kept")
-    assert '"graph": "lookup"' in shell.terminal("graph", "definition", "kept")
-    for word in ("tokens", "events", "definition"):
-        assert shell("graph", word, "nope", code=3).out == ""
+    assert '"graph": "lookup"' in shell("runs", "definition", "kept").out
+    assert "node_completed" in shell.terminal("runs", "graph-events", "kept")
+    assert '"graph": "lookup"' in shell.terminal("runs", "definition", "kept")
+    for word in ("tokens", "graph-events", "definition"):
+        assert shell("runs", word, "nope", code=3).out == ""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from perdure import Engine, publish, receive, stream, workflow
 from tests.cli.shell import Shell
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\u202etxt\r\nfake\tcell [bold]x[/bold] \x9b31m"
+
+NAME = KEY = EVIL.replace("\r\n", " ")  # A name is one line.
 
 
 @pytest.fixture
@@ -23,13 +28,13 @@ def hostile(shell: Shell) -> Shell:
     [
         ["runs", "list"],
         ["runs", "show", EVIL],
-        ["runs", "history", EVIL, "--audit"],
+        ["runs", "audit", EVIL],
         ["runs", "tree", EVIL],
         ["runs", "watch", EVIL, "--timeout", "0.3s"],
         ["runs", "resume", EVIL],
         ["runs", "cancel", EVIL],
-        ["events"],
-        ["events", "--to", EVIL],
+        ["events", "list"],
+        ["events", "list", "--to", EVIL],
         ["doctor"],
         ["runs", "show", f"{EVIL} nobody"],
         ["start", EVIL],
@@ -42,7 +47,35 @@ def test_nothing_that_is_stored_or_given_steers_the_terminal(hostile: Shell, ver
         shown = command.ended().out
         raw = command.raw.decode()
     assert "owned" in shown, "it is shown"
-    assert "Traceback" not in shown
+    check_harmless(raw)
+
+
+@workflow(name="hostile")
+async def says_evil_things() -> None:
+    await publish(KEY, EVIL)
+    await stream("lines").append(EVIL)
+    await receive(NAME, where={KEY: EVIL})
+
+
+async def run_it(store: str) -> None:
+    async with Engine(store, workflows=[says_evil_things]) as engine:
+        run = await engine.start(says_evil_things(), id="evil")
+        while await run.status() != "suspended":
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("verb", [["waits", "evil"], ["published", "evil"], ["stream", "evil", "lines"]], ids="-".join)
+def test_nothing_that_a_run_shows_or_waits_for_steers_the_terminal(shell: Shell, verb: list[str]) -> None:
+    assert shell.store is not None
+    asyncio.run(run_it(shell.store))
+    with shell.begin("runs", *verb, terminal=True) as command:
+        shown, raw = command.ended().out, command.raw.decode()
+    assert "owned" in shown
+    check_harmless(raw)
+
+
+def check_harmless(raw: str) -> None:
+    assert "Traceback" not in raw
     for steering in ("\x1b]0", "\x1b[2J", "\u202e", "\x9b", "\x07", "\nfake"):
         assert steering not in raw
 

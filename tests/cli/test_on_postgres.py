@@ -27,7 +27,7 @@ def test_a_store_is_made_worked_in_and_looked_at(shell: Shell) -> None:
     made = shell("migrate", "--json").json()
     assert (made["was"], made["version"]) == (None, made["known"])
     with shell.begin("worker", "shop") as worker:
-        worker.until("serves 10 workflows")
+        worker.until("serves 11 workflows")
         assert "s1" not in worker.written.partition("serves")[0].partition("?")[2], "a URL is shown without its options"
         assert shell("start", "greet", "name=ada", "--id", "ada", "--wait").out == '"hello ada"\n'
         shell("start", "pays", "order=o-17", "--id", "o-17")
@@ -37,7 +37,7 @@ def test_a_store_is_made_worked_in_and_looked_at(shell: Shell) -> None:
             assert watch.ended().code == 0
         assert [row[0] for row in shell("runs", "list").rows()] == ["o-17", "ada"]
         assert {one["state"] for one in shell("doctor", "--json").json()["findings"]} == {"ok"}
-        assert len(shell("engines").rows()) == 1
+        assert len(shell("engines", "list").rows()) == 1
 
 
 def test_a_server_that_is_not_there_cannot_be_reached(shell: Shell) -> None:

@@ -75,7 +75,7 @@ def test_people_sign_in_through_the_provider_of_the_projects_file(shell: Shell, 
         assert page.status_code == 200
         assert "oidc:ann@example.com" in page.text
         ended, page = sign_in(url_of(serve.written), "eve")
-        assert "nothing of that lets you in here" in ended.text
+        assert "none of your claims has a scope here" in ended.text
         assert page.status_code == 303
     assert SECRET not in serve.written
     assert provider.secrets[-1] == SECRET
@@ -91,7 +91,7 @@ def test_options_stand_before_the_projects_file(shell: Shell, provider: Provider
         serve.until("serving")
         ended, page = sign_in(url_of(serve.written), "eve")
         assert (ended.status_code, page.status_code) == (303, 200)
-        assert "nothing of that lets you in here" in sign_in(url_of(serve.written), "ann")[0].text
+        assert "none of your claims has a scope here" in sign_in(url_of(serve.written), "ann")[0].text
     assert provider.secrets[-1] == f"{SECRET}-of-a-file"
 
 
@@ -129,16 +129,16 @@ def test_a_secret_that_others_may_read_or_write_is_refused(shell: Shell, provide
     ("text", "said"),
     [
         ('[serve.oidc]\nissuer = "https://a.example"', "--oidc-client-id"),
-        ("[serve]\nport = 5", "'port', which means nothing here"),
+        ("[serve]\nport = 5", "the unknown key 'port'"),
         ("[serve]\noidc = 5", "[serve.oidc]"),
-        ('[serve.oidc]\nissuer = "https://a"\nsecret = "x"', "'secret', which means nothing here"),
+        ('[serve.oidc]\nissuer = "https://a"\nsecret = "x"', "the unknown key 'secret'"),
         ("[serve.oidc]\nissuer = 5", "issuer in [serve.oidc]"),
-        (SECTION.format(issuer="http://elsewhere", callback=CALLBACK, more=""), "the issuer is an https URL"),
-        (SECTION.format(issuer="https://[", callback=CALLBACK, more=""), "the issuer is an https URL"),
-        (SECTION.format(issuer="https://a", callback=CALLBACK, more='client_secret_file = "none"'), "cannot be read"),
-        (SECTION.format(issuer="https://a", callback=CALLBACK, more='lasts = "13h"'), "a session lasts up to"),
+        (SECTION.format(issuer="http://elsewhere", callback=CALLBACK, more=""), "issuer must be an https URL"),
+        (SECTION.format(issuer="https://[", callback=CALLBACK, more=""), "issuer must be an https URL"),
+        (SECTION.format(issuer="https://a", callback=CALLBACK, more='client_secret_file = "none"'), "cannot read"),
+        (SECTION.format(issuer="https://a", callback=CALLBACK, more='lasts = "13h"'), "lasts must be more than 0"),
         (SECTION.format(issuer="https://a", callback=CALLBACK, more='lasts = "soon"'), "lasts"),
-        (SECTION.format(issuer="https://a", callback=CALLBACK, more="").replace("operate", "rule"), "a token's scope"),
+        (SECTION.format(issuer="https://a", callback=CALLBACK, more="").replace("operate", "rule"), "a scope is"),
         (SECTION.format(issuer="https://a", callback=CALLBACK, more="request = [1]"), "request[0]"),
     ],
 )

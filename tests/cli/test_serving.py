@@ -115,8 +115,8 @@ def test_a_token_expires_and_is_rotated(shell: Shell) -> None:
     [one] = shell("tokens", "list", "--json").json()["tokens"]
     assert one["expires_at"] > one["overlap_until"]
     assert one["used_at"] is None
-    assert "the old one is valid for 1h" in shell.terminal("tokens", "rotate", "ci", "--overlap", "1h")
-    assert "the old one is gone" in shell.terminal("tokens", "rotate", "ci")
+    assert "the old secret stays valid for 1h" in shell.terminal("tokens", "rotate", "ci", "--overlap", "1h")
+    assert "the old secret is no longer valid" in shell.terminal("tokens", "rotate", "ci")
     shell("tokens", "create", "brief", "--expires", "0.001s")
     assert "expired" in shell.terminal("tokens", "list")
     assert "not a span of time" in shell("tokens", "create", "x", "--expires", "soon", code=2).err
@@ -125,7 +125,7 @@ def test_a_token_expires_and_is_rotated(shell: Shell) -> None:
 
 
 def test_what_is_no_token_is_refused(shell: Shell) -> None:
-    assert "small letters" in shell("tokens", "create", "No Name", code=2).err
+    assert "lower-case letters" in shell("tokens", "create", "No Name", code=2).err
     assert "scope is read, operate, admin" in shell("tokens", "create", "x", "--scope", "all", code=2).err
     assert shell("tokens", "revoke", "nobody", code=3).out == ""
     assert shell("tokens", "list").out == ""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.cli.failures import Refusal
+from perdure.cli.errors import Refusal
 from perdure.cli.settings import Settings
 
 STORE = 'store = "sqlite:///shop.db"\n'

@@ -24,7 +24,7 @@ def test_the_store_is_named_by_an_option_the_environment_or_the_project(shell: S
     shell.folder = below
     assert shell("runs", "list").out, "it is found from below, and its file beside it"
     with shell.begin("worker") as worker:
-        worker.until("serves 10 workflows")
+        worker.until("serves 11 workflows")
     assert list(below.iterdir()) == []
 
 
@@ -32,17 +32,17 @@ def test_a_project_file_that_is_wrong_is_told(shell: Shell) -> None:
     shell.store = None
     path = shell.folder / "perdure.toml"
     path.write_text("store = 1\n")
-    assert "which is no str" in shell("runs", "list", code=2).err
+    assert "must be a str, not 1" in shell("runs", "list", code=2).err
     path.write_text("stor = 'x'\n")
-    assert "there are store, codec, modules" in shell("runs", "list", code=2).err
+    assert "the keys are store, codec, modules" in shell("runs", "list", code=2).err
     path.write_text("store\n")
-    assert "cannot be read" in shell("runs", "list", code=2).err
+    assert "cannot read" in shell("runs", "list", code=2).err
     path.write_text('store = "sqlite:///shop.db"\ncodec = "shop:nothing"\n')
     assert "the codec 'shop:nothing'" in shell("runs", "list", code=2).err
 
 
 def test_looking_makes_no_store(empty: Shell) -> None:
-    for verb in (["runs", "list"], ["engines"], ["start", "x"], ["send", "x"], ["tasks", "list"]):
+    for verb in (["runs", "list"], ["engines", "list"], ["start", "x"], ["send", "x"], ["tasks", "list"]):
         assert "there is no file" in empty(*verb, "--store", "sqlite:///none.db", code=5).err
     assert list(empty.folder.iterdir()) == []
     assert "no store has the scheme" in empty("runs", "list", "--store", "mysql://x", code=2).err
@@ -57,7 +57,7 @@ def test_migrate_makes_a_store_and_finds_it_up_to_date(empty: Shell) -> None:
     assert made["was"] is None
     assert made["version"] == made["known"]
     assert "up to date" in empty.terminal("migrate", *store)
-    assert "only a database on Postgres" in empty("migrate", "--grant", "x", *store, code=2).err
+    assert "roles can be granted on Postgres only" in empty("migrate", "--grant", "x", *store, code=2).err
     assert empty("runs", "list", *store).out == ""
 
 
@@ -78,7 +78,7 @@ def test_an_older_store_is_brought_up_to_date_only_by_migrate(empty: Shell) -> N
     assert found["store"]["todo"].endswith("perdure migrate")
     assert "add --yes" in empty("migrate", *store, code=6).err
     screen = empty.terminal("migrate", *store, answers=[("older engines will refuse it? [y/N]", "y\n")])
-    assert "now, from 1" in screen
+    assert ", from 1" in screen
     assert empty("runs", "list", *store).out == ""
 
 
@@ -113,7 +113,7 @@ def test_the_doctor_finds_what_is_wrong_and_says_what_to_do(shell: Shell) -> Non
     }
     assert all(one["todo"] for one in found.values() if one["state"] != "ok")
     screen = shell.terminal("doctor", code=1)
-    assert "engines: start one: perdure worker MODULE" in screen
+    assert "engines: start an engine: perdure worker MODULE" in screen
 
 
 def test_the_doctor_is_content_with_a_store_that_is_well(shell: Shell) -> None:
@@ -139,6 +139,10 @@ def test_the_doctor_finds_timers_that_nobody_takes(shell: Shell) -> None:
     found = findings(shell, 1)
     assert found["overdue timers"]["state"] == "problem"
     assert "sleeper" in found["overdue timers"]["found"]
+    [overdue] = shell("engines", "overdue", "--json").json()["overdue"]
+    assert (overdue["run_id"], overdue["deadline"]) == ("sleeper", False)
+    assert shell("engines", "overdue", "--by", "1d").rows() == []
+    assert "sleeper" in shell.terminal("engines", "overdue")
 
 
 def test_the_doctor_tells_of_a_store_that_reads_and_does_not_write(shell: Shell) -> None:
@@ -150,8 +154,21 @@ def test_the_doctor_tells_of_a_store_that_reads_and_does_not_write(shell: Shell)
     assert [one["state"] for one in ended if "no room" in one["found"]] == ["problem"]
 
 
+def test_the_doctor_finds_what_was_lost_with_the_log_the_first_time_it_is_asked(shell: Shell) -> None:
+    with shell.begin("worker", "shop") as worker:
+        worker.until("serves")
+        shell("start", "sleeps", "seconds=3", "--id", "sleeper")  # It brings its own commits into the file.
+        assert "succeeded" in shell("runs", "watch", "sleeper").out
+        worker.signal(signal.SIGKILL)
+        worker.ended()
+    for end in ("-wal", "-shm"):
+        (shell.folder / f"shop.db{end}").unlink()
+    assert "commits were lost" in findings(shell, 1)["file"]["found"]
+    assert "commits were lost" in findings(shell, 1)["file"]["found"]
+
+
 def test_the_doctor_tells_of_a_store_that_is_not_there(empty: Shell) -> None:
-    assert "there is none yet" in empty("doctor", "--store", "sqlite:///none.db", code=1).out
+    assert "it does not exist yet" in empty("doctor", "--store", "sqlite:///none.db", code=1).out
     assert "there is no folder" in empty("doctor", "--store", "sqlite:///no/none.db", code=1).out
     assert list(empty.folder.iterdir()) == []
 

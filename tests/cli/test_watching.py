@@ -33,7 +33,9 @@ def test_a_run_is_followed_to_its_end(shell: Shell) -> None:
 
 
 def test_watching_ends_with_its_time(shell: Shell) -> None:
-    assert "has not ended within 0.01s; it goes on" in shell("runs", "watch", "o-17", "--timeout", "0.01s", code=7).err
+    assert (
+        "has not ended within 0.01s; it continues" in shell("runs", "watch", "o-17", "--timeout", "0.01s", code=7).err
+    )
 
 
 def test_all_runs_are_watched_until_ctrl_c(shell: Shell) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure.cli.failures import Code
+from perdure.cli.app import command
+from perdure.cli.errors import Code
 from tests.cli.shell import Shell
 
 SRC = Path(__file__).resolve().parents[2] / "src"
@@ -69,7 +70,10 @@ def test_bench_measures_and_leaves_nothing_behind(shell: Shell) -> None:
     assert shell("runs", "list", "--tag", "perdure=bench").out
 
 
-@pytest.mark.parametrize("group", [[], ["runs"], ["dead-letters"], ["tasks"], ["artifacts"], ["graph"], ["tokens"]])
+GROUPS = [name for name, found in command().commands.items() if hasattr(found, "commands")]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("group", [[], *([name] for name in GROUPS)], ids=" ".join)
 def test_every_verb_has_help_and_json(shell: Shell, group: list[str]) -> None:
     listed = shell(*group, "-h").out.partition("Commands:\n")[2]
     verbs = [line.split()[0] for line in listed.splitlines() if line.startswith("  ") and line[2] != " "]
@@ -77,6 +81,12 @@ def test_every_verb_has_help_and_json(shell: Shell, group: list[str]) -> None:
     for verb in verbs:
         helped = shell(*group, verb, "-h").out
         assert "--json" in helped or "Commands:" in helped, verb
+
+
+def test_the_lists_of_verbs_fit_a_terminal_of_80_columns(shell: Shell) -> None:
+    for group in ([], *([name] for name in GROUPS)):
+        listed = shell(*group, "-h", env={"COLUMNS": "80"}).out.partition("Commands:\n")[2]
+        assert [line for line in listed.splitlines() if line.endswith("...")] == [], "begin with a shorter sentence"
 
 
 def test_what_is_no_verb_is_refused(shell: Shell) -> None:

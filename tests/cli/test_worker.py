@@ -14,7 +14,7 @@ from tests.cli.shell import PATIENCE_S, Shell
 def test_a_worker_says_what_it_serves_and_runs_what_is_started(shell: Shell) -> None:
     with shell.begin("worker", "shop", terminal=True) as worker:
         worker.until("Ctrl-C stops it")
-        assert "serves 10 workflows" in worker.written
+        assert "serves 11 workflows" in worker.written
         assert "  lookup" in worker.written
         assert shell("start", "greet", "name=bob", "--wait").out == '"hello bob"\n'
         assert shell.terminal("start", "greet", "name=eve", "--wait").strip() == '"hello eve"'
@@ -30,18 +30,23 @@ def test_a_worker_says_what_it_serves_and_runs_what_is_started(shell: Shell) -> 
         assert "perdure runs retry x" in failed.err
         assert shell("start", "boom", "name=x", "--wait", "--json", code=1).json()["run"]["status"] == "failed"
         timed = shell("start", "pays", "order=o", "--timeout", "10ms", "--deadline", "1h", code=7)
-        assert "it goes on" in timed.err
+        assert "it continues" in timed.err
         assert "an object" in shell("start", "greet", "--input", "[]", code=2).err
 
-        [one] = shell("engines", "--json").json()["engines"]
+        [one] = shell("engines", "list", "--json").json()["engines"]
         assert one["pid"] == worker.pid
         assert ["greet", ""] in one["workflows"]
-        assert shell("engines").rows()[0][1] == "engine"
-        assert "greet" in shell.terminal("engines")
+        assert shell("engines", "list").rows()[0][1] == "engine"
+        assert "greet" in shell.terminal("engines", "list")
+        definitions = shell("definitions", "list", "--json").json()["definitions"]
+        assert ("greet", [one["id"]]) in [(each["workflow"], each["engines"]) for each in definitions]
+        assert "greet" in [row[0] for row in shell("definitions", "list").rows()]
+        assert "greet" in shell.terminal("definitions", "list")
         worker.type("\x03")
         assert worker.ended().code == 0
         assert "stopped" in worker.written
-    assert "no engine is alive" in shell.terminal("engines")
+    assert "no engine is alive" in shell.terminal("engines", "list")
+    assert "no live engine has a workflow" in shell.terminal("definitions", "list")
 
 
 def test_a_worker_lets_running_steps_end(shell: Shell) -> None:
@@ -63,7 +68,7 @@ def test_a_second_signal_stops_a_worker_at_once(shell: Shell) -> None:
         shell("start", "works", "seconds=3600", "--id", "w")
         wait_for_step(shell)
         worker.signal(signal.SIGINT)
-        worker.until("stopping after SIGINT: 1 steps run")
+        worker.until("stopping after SIGINT: 1 running steps")
         worker.signal(signal.SIGINT)
         assert worker.ended().code == 130
     assert "stopped at once" in worker.written
@@ -78,7 +83,7 @@ def wait_for_step(shell: Shell) -> None:
 
 
 def test_a_worker_takes_what_a_name_stands_for(shell: Shell) -> None:
-    for target, count in (("shop:greet", 1), ("shop:ALL", 10), ("shop:engine", 1), ("./shop.py:lookup", 1)):
+    for target, count in (("shop:greet", 1), ("shop:ALL", 11), ("shop:engine", 1), ("./shop.py:lookup", 1)):
         with shell.begin("worker", target, "--log-level", "error") as worker:
             worker.until("Ctrl-C stops it")
             assert f"serves {count} workflows" in worker.written, target
@@ -97,8 +102,8 @@ def test_modules_that_cannot_be_had_are_told_without_our_own_lines(shell: Shell)
     assert "perdure/cli" not in broken
     assert "No module named 'not_installed'" in shell("worker", "lacking", code=1).err
     assert "has no 'nobody'" in shell("worker", "shop:nobody", code=3).err
-    assert "have no workflow" in shell("worker", "bare", code=2).err
-    assert "nothing says where the workflows are" in shell("worker", code=2).err
+    assert "define no workflow" in shell("worker", "bare", code=2).err
+    assert "no module with workflows is named" in shell("worker", code=2).err
     assert "in memory" in shell("worker", "shop", "--store", "memory://", code=2).err
     assert "no log level" in shell("worker", "shop", "--log-level", "loud", code=2).err
 
@@ -122,7 +127,7 @@ def test_a_worker_whose_engine_cannot_go_on_ends_and_says_why(shell: Shell) -> N
             assert done.code == 5
             assert "has not the tables that Perdure made" in done.err
             assert "after 1 new starts" in done.err
-            assert "mend the store (perdure doctor)" in done.err
+            assert "repair the store (perdure doctor helps)" in done.err
             found = {one["check"]: one for one in shell("doctor", "--json", code=1).json()["findings"]}
             assert found["store"]["state"] == "problem"
             assert "lacks table journal" in found["store"]["found"]

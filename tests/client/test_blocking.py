@@ -233,7 +233,7 @@ def test_a_closed_one_says_so(make_store: Callable[[], Store], was_used: bool) -
         wait(wait.client.runs.list())
     wait.close()
     wait.close()
-    with pytest.raises(EngineStopped, match="this was closed, and its client with it"):
+    with pytest.raises(EngineStopped, match="it is closed, and so is its client"):
         wait(wait.client.runs.list())
     with pytest.raises(EngineStopped):
         next(wait.each(wait.client.handle("r").stream("log")))
@@ -243,7 +243,7 @@ def test_a_closed_one_says_so(make_store: Callable[[], Store], was_used: bool) -
 
 def test_its_own_thread_may_not_wait_but_steps_in_threads_may(wait: Blocking[Engine]) -> None:
     refused, number = wait(wait.client.run(asks_in_steps()))
-    assert "where waiting would be for ever" in refused
+    assert "where waiting would never end" in refused
     assert number == 42
 
 
@@ -257,7 +257,7 @@ def test_only_coroutines_are_waited_for(wait: Blocking[Engine]) -> None:
     not_awaitable: Any = 5
     with pytest.raises(InvalidArguments, match="not for 5"):
         wait(not_awaitable)
-    with pytest.raises(InvalidArguments, match=r"<call of workflow 'doubles'> was not started: wait for client.start"):
+    with pytest.raises(InvalidArguments, match=r"<call of workflow 'doubles'> is not started: wait for client.start"):
         wait(doubles(1))
 
 

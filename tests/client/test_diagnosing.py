@@ -98,7 +98,7 @@ async def test_a_schema_is_looked_at_without_touching_anything(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
     assert await upgrade(url) == found
     assert (await look(url)).is_current
-    with pytest.raises(Misuse, match="only a database on Postgres"):
+    with pytest.raises(Misuse, match="roles can be granted on Postgres only"):
         await upgrade(url, runtime_role="shop")
     with pytest.raises(Misuse, match="no store has the scheme"):
         await look("mysql://somewhere")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import pytest
@@ -361,3 +362,83 @@ def test_who_cancels_a_token_is_told_in_time_wherever_the_store_goes_away(
     done = [in_virtual_time(partial(scenario, answers)) for answers in range(30)]
     assert not any(done[:6])
     assert done[-1]
+
+
+class FlappingStore(AwayStore):
+    """Fails for a while, answers one request, and fails again."""
+
+    failing_s = 25.0
+    answered_at: float | None = None  # None while it answers everything
+
+    async def _through(self, request: Coroutine[Any, Any, T]) -> T:
+        now = asyncio.get_running_loop().time()
+        if self.answered_at is not None:
+            if now - self.answered_at < self.failing_s:
+                request.close()
+                await asyncio.sleep(1)
+                raise StoreBusy("not now")
+            self.answered_at = now
+        return await request
+
+
+# These wait for more than the store, or give one page after the other, each of which is a request of its own.
+LASTING = {"run", "handle.result", "root.finished", "handle.stream", "audit.export"}
+
+
+@pytest.mark.parametrize("name", sorted(CALLS.keys() - LASTING))
+@pytest.mark.parametrize("kind", [Engine, Client])
+def test_all_requests_of_a_call_share_its_patience(kind: type[AnyClient], name: str) -> None:
+    if kind is Client and name == "recover":
+        return
+
+    async def scenario() -> float:
+        loop = asyncio.get_running_loop()
+        store = FlappingStore(MemoryStore(MemoryDatabase()))
+        async with opened(kind, store) as client:
+            if kind is Engine:
+                await client.start(waits(), id="r")
+            store.answered_at = began = loop.time()
+            await _shown(CALLS[name](client))
+            waited = loop.time() - began
+            store.answered_at = None
+        return waited
+
+    assert in_virtual_time(scenario) <= PATIENCE_S + 1  # Callers of the coordinator are looked at once a second.
+
+
+def test_a_call_that_was_answered_leaves_the_next_one_its_whole_patience() -> None:
+    async def scenario() -> list[float]:
+        loop = asyncio.get_running_loop()
+        store = FlappingStore(MemoryStore(MemoryDatabase()))
+        async with opened(Client, store) as client:  # Nothing of its own asks the store.
+            times = [loop.time()]
+            store.answered_at = loop.time()
+            for _ in range(3):
+                assert await client.records.list("k") == []
+                times.append(loop.time())
+            store.answered_at = None
+        return [after - before for before, after in pairwise(times)]
+
+    assert all(25 <= waited < PATIENCE_S for waited in in_virtual_time(scenario))
+
+
+def test_whoever_waits_for_a_run_goes_on_waiting_through_many_short_outages() -> None:
+    async def scenario() -> Any:
+        database = MemoryDatabase()
+        store = AwayStore(MemoryStore(database))
+        store.request_s = 1.0
+        async with (
+            opened(Engine, MemoryStore(database), poll_s=0.5) as engine,
+            opened(Client, store, poll_s=0.5) as client,
+        ):
+            await engine.start(waits(), id="r")
+            result = asyncio.ensure_future(client.handle("r").result())
+            for _ in range(10):
+                store.away = lambda: StoreBusy("not now")
+                await asyncio.sleep(10)
+                store.away = None
+                await asyncio.sleep(10)
+            await engine.send(NamedEvent("go", None), to="r")
+            return await result
+
+    assert in_virtual_time(scenario) is None

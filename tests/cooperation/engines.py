@@ -16,10 +16,11 @@ from perdure import Engine, current_step
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.cooperation import read_origin
 from perdure.models.cooperation.context import EMPTY, Context
-from perdure.models.cooperation.define import Operation, Topic
+from perdure.models.cooperation.define import Operation
 from perdure.models.cooperation.events import EventType, Lineage, Message, MessageEvent, ReturnValue
 from perdure.models.cooperation.moves import NewRun
 from perdure.models.cooperation.rows import RowCodec
+from perdure.models.cooperation.topics import Topic
 from perdure.models.functions.define import RunCall, Workflow
 from perdure.ports import PlainCodec, Store
 from perdure.testing import Environment, VirtualClock
@@ -253,7 +254,7 @@ class Registered(dict[str, Any]):
 
         class Expected:
             def add(self, name: str) -> None:
-                world._do(world._environment.engine.topics.register(topic, name))
+                world._insist(lambda engine: engine.topics.register(topic, name))
 
         return Expected()
 

@@ -458,7 +458,7 @@ async def test_a_person_does_what_a_handler_was_to_do(source: StoreSource) -> No
         assert diary == ["root [17]"]
         with pytest.raises(RunFinished):
             await env.engine.topics.complete(person)
-        with pytest.raises(Misuse, match="was not completed by an external party and then told to roll back"):
+        with pytest.raises(Misuse, match="was not completed by an external party and then asked to roll back"):
             await env.engine.topics.complete_rollback(person)
         with pytest.raises(RunNotFound):
             await env.engine.topics.complete("nobody")

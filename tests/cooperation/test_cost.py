@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from perdure import Engine, Limits
-from perdure.cooperation import CancellationToken, Failure, Operation, Scope, Topic
+from perdure.cooperation import CancellationToken, Failure, NextStep, Operation, Scope, Topic, repeat
 from perdure.coordinator import decisions
 from perdure.coordinator.decisions import DECIDED_AT_ONCE_MAX
 from perdure.errors import InvalidArguments, ScopeFailed
@@ -339,3 +339,38 @@ async def test_a_deep_hierarchy_goes_on_after_a_crash(asked: str, source: StoreS
             await root.finished()
         await env.settle()
         assert {run.status async for run in runs_of(env)} == {"rolled_back"}
+
+
+async def test_a_step_that_repeats_does_not_gather_what_earlier_children_returned(source: StoreSource) -> None:
+    """Each lap has a child that returns a value. Only a step that asks for the values goes through them."""
+    root, leaf = Operation("wide", WIDE), Operation("leaf", LEAF)
+
+    @root.step
+    async def lap(scope: Scope, message: Message) -> NextStep | None:
+        await scope.emit(LEAF, {"number": scope.iteration})
+        scope.return_value(f"lap {scope.iteration}", scope.iteration)
+        return repeat() if scope.iteration + 1 < message["size"] else None
+
+    @root.step
+    async def end(scope: Scope, message: Message) -> None:
+        assert scope.returned("number", int) == [*range(message["size"])]
+        assert scope.returned("number", int, topic="elsewhere") == []
+
+    @leaf.step
+    async def work(scope: Scope, message: Message) -> None:
+        scope.return_value("number", message["number"])
+
+    small, large = await costs_of([root, leaf], source, fan_out, (40, 160))
+    assert_linear(small, large, times=4)
+
+
+async def test_a_step_that_returns_many_values(source: StoreSource) -> None:
+    root = Operation("wide", WIDE)
+
+    @root.step
+    async def returns(scope: Scope, message: Message) -> None:
+        for number in range(message["size"]):
+            scope.return_value(f"value {number}", number)
+
+    small, large = await costs_of([root], source, fan_out, (200, 800))
+    assert_linear(small, large, times=4)

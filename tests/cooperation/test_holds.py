@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from msgspec import Struct
 
+from perdure import Client
 from perdure.api.outcomes import outcome_of
-from perdure.cooperation import Failure, Operation, Scope, Topic
+from perdure.cooperation import Failure, Operation, Scope, TimeWindow, Topic
 from perdure.errors import IsOperation, Misuse, ScopeFailed
+from perdure.ports import Store
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
 from perdure.views import RunView
@@ -118,6 +121,55 @@ async def test_a_hierarchy_goes_on_without_a_held_child(source: StoreSource, by:
         assert diary == ["ask", "then"]
         assert await status_of(env.engine, "child") == ("succeeded" if by == "complete" else "cancelled")
         await agree(env, *operations)
+
+
+@pytest.mark.parametrize("by", ["complete", "fail", "release"])
+async def test_a_person_s_run_that_a_client_has_paused_can_be_ended(make_store: Callable[[], Store], by: str) -> None:
+    """No engine looks at what a client has paused: nobody has the code of the run, which has not begun."""
+    async with Client(make_store()) as client:
+        await client.topics.register(CHILD, "person")
+        emitted = await client.emit(CHILD, {})
+        (id,) = emitted.run_ids
+        assert await client.handle(id).pause("not today")
+        if by == "complete":
+            await client.topics.complete(id, {"price": 5})
+            assert await emitted.returned("price", int) == [5]
+        elif by == "fail":
+            await client.topics.fail(id, "no")
+        else:
+            assert await client.topics.retire(CHILD, "person", release=True)
+        ended = {"complete": "succeeded", "fail": "rolled_back", "release": "cancelled"}
+        assert await status_of(client, "person") == ended[by]
+
+
+async def test_a_window_closes_over_a_run_that_a_client_has_paused(make_store: Callable[[], Store]) -> None:
+    root = Operation[Message]("root", ROOT, strategy=TimeWindow(timedelta(hours=1)))
+
+    @root.step
+    async def ask(scope: Scope, message: Message) -> None:
+        await scope.emit(CHILD, {})
+
+    async with Environment([root], make_store, autojump_s=None) as env, Client(make_store(), clock=env.clock) as client:
+        await client.topics.register(CHILD, "person")
+        await env.engine.emit(ROOT, {})
+        await env.settle()
+        assert await client.handle(await run_of(client, "person")).pause("not today")
+        await env.advance(timedelta(hours=2))
+        assert await status_of(client, "person") == "cancelled"
+        await agree(env, root)
+        assert await status_of(client, "root") == "succeeded"
+
+
+async def test_a_person_undoes_what_a_client_has_paused(make_store: Callable[[], Store]) -> None:
+    async with Client(make_store()) as client:
+        await client.topics.register(CHILD, "person")
+        emitted = await client.emit(CHILD, {})
+        (id,) = emitted.run_ids
+        await client.topics.complete(id)
+        assert await emitted.roll_back()
+        assert await client.handle(id).pause("not today")
+        await client.topics.complete_rollback(id)
+        assert await status_of(client, "person") == "rolled_back"
 
 
 async def test_a_run_whose_message_can_be_read_again_goes_on_by_itself(source: StoreSource) -> None:

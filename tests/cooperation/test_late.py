@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 from perdure import Engine
 from perdure.cooperation import Historical, Operation, Strategy, TimeWindow
-from perdure.kernel.cooperation import HandlerBook
+from perdure.kernel.batch import Batch, Committed
 from perdure.ports import Store
 from perdure.testing import Environment, VirtualClock
 from perdure.testing.control import kill
@@ -113,11 +113,12 @@ class DyingStore(StoreProxy):
         super().__init__(inner)
         self.is_registered = asyncio.Event()
 
-    async def register(self, handlers: Sequence[tuple[str, str]], *, at: int) -> HandlerBook:
-        await super().register(handlers, at=at)
-        self.is_registered.set()
-        await asyncio.Event().wait()
-        raise AssertionError("it went on")
+    async def commit(self, batch: Batch) -> Committed:
+        committed = await super().commit(batch)
+        if batch.shared is not None and batch.shared.handlers:
+            self.is_registered.set()
+            await asyncio.Event().wait()
+        return committed
 
 
 async def register_and_die(store: DyingStore, late: Operation[Any], clock: VirtualClock) -> None:

@@ -15,12 +15,13 @@ from perdure.errors import ScopeFailed
 from perdure.kernel import pieces
 from perdure.kernel.cooperation import extended
 from perdure.kernel.pieces import PIECE_ITEMS_MAX
-from perdure.models.cooperation import drafter, emissions, requests
+from perdure.models.cooperation import emissions, requests
 from perdure.models.cooperation.drafts import Drafts
 from perdure.models.cooperation.live import LiveOperation
+from perdure.models.cooperation.machine import next_move
+from perdure.models.cooperation.notifications import Notifications
 from perdure.models.cooperation.progress import Window
 from perdure.models.cooperation.rows import RowCodec
-from perdure.models.cooperation.rules import next_move
 from perdure.models.cooperation.turns import BEGUN_AT_ONCE_MAX
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
@@ -117,8 +118,8 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Turn:
         (RowCodec, "event"),
         (RowCodec, "message"),
         (LiveOperation, "__init__"),
-        (drafter.Drafting, "_new_run"),
-        (drafter.Drafting, "undoing"),
+        (emissions.Emitter, "_new_run"),
+        (Notifications, "undo"),
     ):
         monkeypatch.setattr(owner, name, turn.counting(name, getattr(owner, name)))
     return turn
@@ -173,8 +174,8 @@ async def test_a_run_that_waits_does_not_go_through_its_messages_with_every_news
 
     def messages(window: Window) -> tuple[str, ...]:
         nonlocal copied
-        copied += len(window.emitted) + len(window.told)
-        return (*window.emitted, *window.told)
+        copied += len(window.emitted) + len(window.undone)
+        return (*window.emitted, *window.undone)
 
     monkeypatch.setattr(Window, "messages", property(messages))
     async with Environment(Shop(fails="end").operations, source) as env:

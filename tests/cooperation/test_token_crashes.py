@@ -225,7 +225,7 @@ async def test_a_cancellation_elsewhere_while_an_emission_is_committed(
         await agree(env, made, emitter)
 
 
-@pytest.mark.parametrize("op", ["cancelscope", "tellmembers"])
+@pytest.mark.parametrize("op", ["cancelscope", "notifymembers"])
 @pytest.mark.parametrize("point", POINTS)
 async def test_an_emission_elsewhere_while_a_cancellation_is_committed(
     make_store: Callable[[], Store], op: str, point: str

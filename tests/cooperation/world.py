@@ -17,7 +17,7 @@ import msgspec
 
 from perdure.models.cooperation.causes import resolved
 from perdure.models.cooperation.context import EMPTY, Context
-from perdure.models.cooperation.define import Operation, Topic
+from perdure.models.cooperation.define import Operation
 from perdure.models.cooperation.emissions import Emitting, emit
 from perdure.models.cooperation.events import (
     EventType,
@@ -33,6 +33,7 @@ from perdure.models.cooperation.events import (
 )
 from perdure.models.cooperation.failures import Failure, to_failure
 from perdure.models.cooperation.hierarchy import Hierarchy
+from perdure.models.cooperation.machine import after, next_move, readable, reasons
 from perdure.models.cooperation.moves import (
     Dismiss,
     Handle,
@@ -48,11 +49,11 @@ from perdure.models.cooperation.moves import (
     Wait,
     Writes,
 )
-from perdure.models.cooperation.readiness import ready
 from perdure.models.cooperation.requests import cancel, complete, complete_rollback, dismiss, fail, join, roll_back
-from perdure.models.cooperation.rules import after, next_move, readable, reasons
-from perdure.models.cooperation.scope import Emission, Scope
+from perdure.models.cooperation.scope import Emission, Returns, Scope
 from perdure.models.cooperation.strategies import Handlers
+from perdure.models.cooperation.topics import Topic
+from perdure.testing.ready_runs import ready
 
 COMMITS_MAX = 5_000
 _decode = msgspec.json.Decoder(MessageEvent).decode
@@ -313,7 +314,8 @@ class World(Seen):
         """What a run knows: at first all that there is, and from then on what has reached it by mail."""
         known = self._heard.setdefault(one.lineage, view)
         if self.lots.random() < 0.5:
-            return msgspec.structs.replace(view, told=known.told, asks=known.asks)  # The mail has not come yet.
+            # The mail has not come yet.
+            return msgspec.structs.replace(view, rollback_request=known.rollback_request, asks=known.asks)
         self._heard[one.lineage] = view
         return view
 
@@ -363,8 +365,10 @@ class World(Seen):
             ids=lambda: next(self._ids),
             rolling_back=rolling_back,
             next_step=plan.said(move.next_step, move.index) if isinstance(move, Handle) and not rolling_back else None,
-            returned=readable(view, tuple(self.values)),
-            topics={run.id: self.hierarchy().messages[run.message_id].topic for run in self.runs},
+            returned=lambda: Returns(
+                readable(view.children, self.values),
+                {run.id: self.hierarchy().messages[run.message_id].topic for run in self.runs},
+            ),
             reasons=lambda context: reasons(self.view(one), context, rolling_back=rolling_back),
         )
         self._noted = []

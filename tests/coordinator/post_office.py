@@ -13,10 +13,20 @@ from perdure.kernel.mailboxes import Mailbox
 from perdure.kernel.ops import Advance, End, Op, Send, Start
 from perdure.kernel.records import Engine, Entry, Event, Outcome, Wait
 from perdure.kernel.status import Status
-from perdure.ports import Store
+from perdure.ports import Store, SystemClock
 from perdure.values.limits import Limits
 
 FAR = 2**60
+
+
+class StandingClock(SystemClock):
+    """Its time of day stands still, and can be set from any thread."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def now(self) -> int:
+        return self.at
 
 
 class MailRoom:
@@ -24,25 +34,37 @@ class MailRoom:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.now = 1_000
+        self.clock = StandingClock(1_000)
         self.delivered: dict[tuple[str, str], Event | str] = {}  # run id, position -> what won it
         self._seq: dict[str, int] = {}
         self.coordinator = Coordinator(
             store,
             limits=Limits(),
-            enroll=self._enroll,
-            perform=self._perform,
-            lost_track=lambda: None,
-            broken=lambda error: None,
-            now=lambda: self.now,
-            workflows={("function", "w", ""), ("", "w", "")},
-            posted=lambda _slot, _reply: None,
+            clock=self.clock,
+            workflows=lambda: {("function", "w", ""), ("", "w", "")},
+            listener=self,
         )
 
-    async def _enroll(self) -> Engine:
+    async def enroll(self) -> Engine:
         return await self.store.enroll(engine_id="e-1", host="h", pid=1, workflows=[("w", "")], at=1)
 
-    def _perform(self, effects: Iterable[Effect]) -> None:
+    @property
+    def now(self) -> int:
+        return self.clock.now()
+
+    def performed(self) -> None:
+        """Nobody waits for that."""
+
+    def lost_track(self) -> None:
+        """Nobody else has runs here."""
+
+    def broken(self, error: BaseException) -> None:
+        """A test that breaks it says so itself."""
+
+    def posted(self, slot: str, reply: asyncio.Future[Any]) -> None:
+        """Nobody else answers here."""
+
+    def perform(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Deliver):
                 key = (effect.run_id, effect.position)
@@ -56,7 +78,7 @@ class MailRoom:
 
     async def idle(self) -> None:
         """Wait until all that the engine owes itself is done."""
-        await self.coordinator._idle.wait()
+        await self.coordinator._parts.idle.wait()
 
     def mailbox(self, run_id: str) -> Mailbox:
         return self.coordinator.mailbox(run_id)
@@ -133,5 +155,5 @@ async def contents(store: Store, run_ids: Iterable[str], names: Iterable[str]) -
     }
     for name in names:
         found[f"queue {name}"] = [event.id for event in await store.events(name=name, limit=1000)]
-    found["letters"] = [letter.id for letter in await store.letters(limit=1000)]
+    found["letters"] = [letter.id for letter in await store.dead_letters(limit=1000)]
     return found

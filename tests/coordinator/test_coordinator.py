@@ -25,13 +25,15 @@ from perdure.errors import (
 )
 from perdure.kernel import ops
 from perdure.kernel.batch import Batch, Committed
-from perdure.kernel.decide import Started
 from perdure.kernel.effects import Begin, Drop, Effect, Proceed, Published
 from perdure.kernel.records import Engine, Entry, Outcome, StreamItem, Wait
+from perdure.kernel.rules.starts import Started
 from perdure.kernel.status import Status
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing import StoreProxy, check_store
+from perdure.testing.clock import VirtualClock
 from perdure.values.limits import Limits
+from perdure.values.times import to_datetime
 
 T = TypeVar("T")
 
@@ -78,36 +80,38 @@ class Bench:
         self.store = ScriptedStore(MemoryDatabase())
         self.effects: list[Effect] = []
         self.rejoined = 0
-        self.broken: BaseException | None = None
+        self.stopped_by: BaseException | None = None
         self.enrolled = 0
-        self.posted: list[str] = []
+        self.slots: list[str] = []
         self.coordinator = Coordinator(
             self.store,
             limits=limits,
-            enroll=self._enroll,
-            perform=self._perform,
-            lost_track=self._fenced,
-            broken=self._broke,
-            now=lambda: 1,
-            workflows={("function", "w", ""), ("", "w", "")},
-            posted=lambda slot, _reply: self.posted.append(slot),
+            clock=VirtualClock(to_datetime(1)),
+            workflows=lambda: {("function", "w", ""), ("", "w", "")},
+            listener=self,
         )
 
-    async def _enroll(self) -> Engine:
+    async def enroll(self) -> Engine:
         self.enrolled += 1
         return await self.store.enroll(engine_id=f"e{self.enrolled}", host="h", pid=1, workflows=[("w", "")], at=1)
 
-    def _perform(self, effects: Iterable[Effect]) -> None:
+    def perform(self, effects: Iterable[Effect]) -> None:
         self.effects += effects
 
-    def _fenced(self) -> None:
+    def performed(self) -> None:
+        """All effects so far are known."""
+
+    def posted(self, slot: str, reply: asyncio.Future[Any]) -> None:
+        self.slots.append(slot)
+
+    def lost_track(self) -> None:
         self.rejoined += 1
 
-    def _broke(self, error: BaseException) -> None:
-        self.broken = error
+    def broken(self, error: BaseException) -> None:
+        self.stopped_by = error
 
     async def idle(self) -> None:
-        await self.coordinator._idle.wait()
+        await self.coordinator._parts.idle.wait()
 
     def submit(self, op: ops.Op) -> asyncio.Task[Any]:
         return asyncio.ensure_future(self.coordinator.submit(op))
@@ -133,7 +137,7 @@ async def bench(limits: Limits = QUICK) -> AsyncGenerator[Bench, None]:
     await made.coordinator.start()
     try:
         yield made
-        if made.broken is None:
+        if made.stopped_by is None:
             await made.idle()
             await check_store(made.store.inner)
     finally:
@@ -288,7 +292,7 @@ async def test_a_full_inbox_makes_callers_wait_but_never_the_engine() -> None:
         await turns()
         b.coordinator.enqueue(advance("a", 1))
         b.coordinator.enqueue(advance("a", 2))
-        assert len(b.coordinator._inbox) == 4  # two callers beside the one in flight, and what the engine owes
+        assert len(b.coordinator._parts.inbox) == 4  # two callers beside the one in flight, and what the engine owes
         b.store.gate.set()
         await asyncio.gather(first, *tasks)
         assert all(isinstance(task.result(), Started) for task in tasks)
@@ -317,7 +321,7 @@ async def test_callers_who_wait_for_room_hear_that_the_engine_stops(how: str) ->
         results = await asyncio.gather(first, *tasks, return_exceptions=True)
         stopped = [result for result in results if isinstance(result, EngineStopped)]
         assert len(stopped) == (9 if how == "stop" else 11)
-        b.broken = b.broken or EngineStopped("")
+        b.stopped_by = b.stopped_by or EngineStopped("")
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
@@ -433,7 +437,7 @@ async def test_a_store_that_is_away_for_very_long_does_not_wear_the_coordinator_
         b.store.script = [StoreBusy("later")] * 5_000
         b.coordinator.enqueue(advance("a", 1))
         await b.idle()
-        assert b.broken is None
+        assert b.stopped_by is None
         assert len((await b.store.journal("a"))[1]) == 1
 
 
@@ -569,7 +573,7 @@ async def test_rows_that_change_under_every_attempt_stop_the_engine_and_all_call
         task = b.submit(ops.Update(run_id="a", at=1, tags={}))
         with pytest.raises(EngineStopped, match="rows keep changing"):
             await task
-        assert b.broken is not None
+        assert b.stopped_by is not None
 
 
 async def test_a_fenced_engine_drops_everything_registers_anew_and_decides_again_what_callers_asked() -> None:
@@ -596,7 +600,7 @@ async def test_a_fenced_engine_that_finds_the_store_busy_registers_as_soon_as_it
         b.store.reads = [None, *[StoreBusy("later")] * 10]
         started: Started = await b.coordinator.submit(start("a"))
         assert started.run.owner == b.coordinator.engine.id != "e1"
-        assert b.broken is None
+        assert b.stopped_by is None
 
 
 async def test_a_broken_store_stops_the_engine_with_a_clear_error_for_everybody() -> None:
@@ -612,7 +616,7 @@ async def test_a_broken_store_stops_the_engine_with_a_clear_error_for_everybody(
         with pytest.raises(EngineStopped, match="the disk is gone") as stopped:
             await b.coordinator.submit(start("c"))
         assert isinstance(stopped.value.__cause__, StoreBroken)
-        assert b.broken is stopped.value
+        assert b.stopped_by is stopped.value
         b.coordinator.enqueue(advance("a", 1))  # Nobody is there to take it; nothing happens.
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -17,13 +17,26 @@ from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
 
 
+class Performer:
+    """Performs effects with a function."""
+
+    def __init__(self, perform: Callable[[Iterable[Effect]], object]) -> None:
+        self._perform = perform
+
+    def perform(self, effects: Iterable[Effect]) -> None:
+        self._perform(effects)
+
+    def performed(self) -> None:
+        """Nobody waits for that."""
+
+
 def some(first: int, count: int) -> list[Effect]:
     return [Proceed(str(number)) for number in range(first, first + count)]
 
 
 async def test_effects_are_performed_in_order_and_in_parts() -> None:
     performed: list[list[Effect]] = []
-    effects = Effects(lambda part: performed.append([*part]))
+    effects = Effects(Performer(lambda part: performed.append([*part])))
     effects.add(some(0, 1_000))
     effects.add([])
     effects.add(some(1_000, 3))
@@ -44,7 +57,7 @@ async def test_each_part_has_a_turn_of_its_own() -> None:
             turn += 1
 
     ticking = asyncio.ensure_future(tick())
-    effects = Effects(lambda _: turns.append(turn))
+    effects = Effects(Performer(lambda _: turns.append(turn)))
     effects.add(some(0, 5 * PIECE_ITEMS_MAX))
     await effects.performed()
     ticking.cancel()
@@ -59,7 +72,7 @@ async def test_what_is_added_meanwhile_comes_after_what_is_left() -> None:
             effects.add(some(600, 1))
         performed.extend(part)
 
-    effects = Effects(perform)
+    effects = Effects(Performer(perform))
     effects.add(some(0, 600))
     await effects.performed()
     assert performed == some(0, 601)
@@ -75,7 +88,7 @@ async def test_a_part_that_fails_does_not_keep_the_others() -> None:
         if len(performed) == 1:
             raise ValueError("broken")
 
-    effects = Effects(perform)
+    effects = Effects(Performer(perform))
     effects.add(some(0, PIECE_ITEMS_MAX + 1))
     await effects.performed()
     assert performed == [PIECE_ITEMS_MAX, 1]
@@ -84,7 +97,7 @@ async def test_a_part_that_fails_does_not_keep_the_others() -> None:
 
 async def test_after_the_end_at_most_the_next_part_is_performed() -> None:
     performed: list[Effect] = []
-    effects = Effects(performed.extend)
+    effects = Effects(Performer(performed.extend))
     effects.add(some(0, 1_000))
     effects.stop()
     await effects.performed()

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from perdure.coordinator.inbox import Inbox, Item
+from perdure.coordinator.inbox import Inbox
+from perdure.coordinator.items import Item
 from perdure.kernel.ops import Advance, Op, Release, Retry, Wake
 from perdure.kernel.records import Entry
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from perdure.coordinator.batch_context import BatchContext
-from perdure.coordinator.decisions import Deaf, decide_batch
-from perdure.coordinator.inbox import Item
+from perdure.coordinator.decision_inputs import Knowledge
+from perdure.coordinator.decisions import decide_batch
+from perdure.coordinator.items import Item
 from perdure.coordinator.memory import Memory
 from perdure.kernel import mailboxes
 from perdure.kernel.decision import Decision
@@ -204,7 +205,7 @@ async def test_a_retained_event_that_expires_on_its_way_stops_there(
         spread = broadcasts._Matching._spread
 
         def slow(self: Any, event: Any, after: int) -> Any:
-            office.now = 5_000
+            office.clock.at = 5_000
             return spread(self, event, after)
 
         monkeypatch.setattr(broadcasts._Matching, "_spread", slow)
@@ -273,12 +274,7 @@ def test_a_run_that_hops_is_not_handed_what_its_life_before_had_won_elsewhere() 
     decided = decide_batch(
         [Item(op, None, False, number) for number, op in enumerate(ops)],
         BatchContext(runs={"r": LoadedRun(run=run, waits=(ended,))}),
-        memory=memory,
-        workflows={("function", "w", ""), ("", "w", "")},
-        engine=engine,
-        number=1,
-        now=5,
-        hearing=Deaf(),
+        Knowledge(memory=memory, workflows={("function", "w", ""), ("", "w", "")}, engine=engine, number=1, now=5),
     )
     effects = [
         effect for _, decision in decided.decided if isinstance(decision, Decision) for effect in decision.effects

@@ -129,7 +129,7 @@ async def check(office: MailRoom, script: Script) -> None:
         assert {position for position, by in in_memory.items() if by[1] is not None} == won
         assert won <= {position for run, position in office.delivered if run == one.run.id}
     places.update(event.id for event in await office.store.events(limit=1000) if event.consumed)
-    places.update(letter.id for letter in await office.store.letters())
+    places.update(letter.id for letter in await office.store.dead_letters())
     for event_id, event in script.sent.items():
         if event.consumed:
             # What was sent to a run that had ended was not sent; what it had not read may be discarded.
@@ -185,7 +185,7 @@ class Model(Struct):
     queue: list[Event] = field(default_factory=list)
     won: dict[tuple[str, str], Event] = field(default_factory=dict)
     had: set[tuple[str, str]] = field(default_factory=set)  # run id, retained event
-    letters: list[str] = field(default_factory=list)
+    dead_letters: list[str] = field(default_factory=list)
     ended: set[str] = field(default_factory=set)
 
     def number(self, event_id: str) -> int:
@@ -277,7 +277,7 @@ class Model(Struct):
             elif event.fallback == "broadcast":
                 self._offer(replace(event, run_id=None))
             elif event.fallback == "dead_letter":
-                self.letters.append(event.id)
+                self.dead_letters.append(event.id)
 
     def contents(self) -> Any:
         queued: dict[str, list[str]] = {name: [] for name in NAMES}
@@ -285,7 +285,7 @@ class Model(Struct):
             queued[event.name].append(event.id)
         won = {key: event.id for key, event in self.won.items()}
         own = {run_id: [event.id for event in events] for run_id, events in self.own.items() if events}
-        return won, own, queued, sorted(self.letters)
+        return won, own, queued, sorted(self.dead_letters)
 
 
 def fits(wait: Wait, event: Event) -> bool:
@@ -302,7 +302,7 @@ async def stored(office: MailRoom) -> Any:
             else:
                 won[run_id, event.position] = event.id
     queued = {name: [event.id for event in await office.store.events(name=name)] for name in NAMES}
-    return won, own, queued, [letter.id for letter in await office.store.letters()]
+    return won, own, queued, [letter.id for letter in await office.store.dead_letters()]
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)

@@ -20,8 +20,8 @@ from perdure.errors import (
     StoreMisconfigured,
     StoreUnavailable,
 )
-from perdure.kernel.decide import Started
 from perdure.kernel.effects import Drop
+from perdure.kernel.rules.starts import Started
 from perdure.testing.simulate.loop import SimulatedLoop
 from perdure.values.limits import Limits
 from tests.coordinator.test_coordinator import Bench, advance, bench, start, turns
@@ -69,7 +69,7 @@ def test_an_engine_drops_its_runs_and_its_sign_of_life_and_registers_anew() -> N
             assert not b.store.is_surely_alive()
             assert await b.store.mark_dead_engines() == ["e1"]  # Others can take its runs before it is back.
             started = await waiting
-            assert (started.run.owner, b.rejoined, b.broken) == ("e2", 1, None)
+            assert (started.run.owner, b.rejoined, b.stopped_by) == ("e2", 1, None)
             assert Drop("a", "the store has another state") in b.effects
             assert asyncio.get_running_loop().time() == pytest.approx(0.5, abs=0.1)
             assert b.store.is_surely_alive()
@@ -84,7 +84,7 @@ def test_an_engine_that_cannot_register_either_tries_ever_more_rarely_until_it_c
             b.store.reads = [None, unfit(), unfit(), unfit()]
             assert isinstance(await b.coordinator.submit(start("a")), Started)
             assert asyncio.get_running_loop().time() == pytest.approx(0.5 + 1 + 2 + 4, abs=0.1)
-            assert b.broken is None
+            assert b.stopped_by is None
 
     in_virtual_time(scenario)
 
@@ -96,10 +96,10 @@ def test_after_too_many_restarts_the_engine_stops_and_says_why(caplog: pytest.Lo
             with pytest.raises(StoreUnavailable, match="there is no table journal"):
                 await b.coordinator.submit(start("a"))
             assert asyncio.get_running_loop().time() == pytest.approx(USUAL.patience_s, abs=1.1)
-            while b.broken is None:
+            while b.stopped_by is None:
                 b.coordinator.enqueue(start("owed"))
                 await asyncio.sleep(1)
-            assert isinstance(b.broken, EngineStopped)
+            assert isinstance(b.stopped_by, EngineStopped)
             with pytest.raises(EngineStopped, match="after 10 new starts: there is no table journal"):
                 await b.coordinator.submit(start("b"))
             assert b.enrolled == 1 + USUAL.restarts_max
@@ -123,7 +123,7 @@ def test_what_nobody_can_mend_while_it_runs_stops_the_engine_at_once(error: Exce
             with pytest.raises(EngineStopped):
                 await b.coordinator.submit(start("a"))
             assert (b.enrolled, asyncio.get_running_loop().time()) == (1, 0)
-            assert b.broken is not None
+            assert b.stopped_by is not None
 
     in_virtual_time(scenario)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from perdure import ports
 from perdure.coordinator.timers import Timers, pause
 from perdure.ports import SystemClock, TimerHandle
+from perdure.ports import clock as clocks
 from perdure.testing import VirtualClock
 
 HOUR_US = 3_600_000_000
@@ -30,8 +30,8 @@ class Wall:
 @pytest.fixture
 def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
     wall = Wall()
-    monkeypatch.setattr(ports, "time_ns", wall)
-    monkeypatch.setattr(ports, "ALARM_LOOKS_EVERY_US", 500)
+    monkeypatch.setattr(clocks, "time_ns", wall)
+    monkeypatch.setattr(clocks, "ALARM_LOOKS_EVERY_US", 500)
     return wall
 
 

@@ -23,7 +23,7 @@ import msgspec
 from perdure import Retry, current_run, current_step, resource, sleep, step, workflow
 from perdure.engine import Engine
 from perdure.errors import RunFailed
-from perdure.kernel.records import Failure
+from perdure.kernel.failures import Failure
 from perdure.testing import Environment, VirtualClock
 from tests.crash.ledger import Ledger, step_started
 

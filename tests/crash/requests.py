@@ -15,7 +15,7 @@ _EFFECT_TURNS = 8  # An answer is on its way after so many turns of the loop.
 
 
 class FaultyRequest(FaultyStore):
-    """Hands everything through to `inner` but for the first request of a name, "put_session" or "claim", which meets
+    """Hands everything through to `inner` but for the first request of a name, "commit" or "claim", which meets
     with what Fault says of its point."""
 
     def __init__(self, inner: Store, name: str, point: Point, died: Callable[[], object]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from perdure import Engine, Limits, resource, step, workflow
 from perdure.ports import ENGINES_KEPT_US, Store
 from perdure.storage import open_store
+from perdure.storage.postgres.queries import Query
 from perdure.storage.postgres.store import PostgresStore
 from perdure.testing import Point, check_store
 from perdure.testing.conformance.base import Author, a_run, insert
@@ -61,14 +62,14 @@ class BetweenStatements:
     """Has a Postgres store die before one of its next statements, or after it."""
 
     def __init__(self, store: PostgresStore, number: int, *, is_done: bool, death: Death) -> None:
-        self._write = store._write
+        self._write = store._db.write
         self._number = number
         self._is_done = is_done
         self._death = death
-        patched: Any = store
-        patched._write = self.write
+        patched: Any = store._db
+        patched.write = self.write
 
-    async def write(self, query: str, **variables: Any) -> Any:
+    async def write(self, query: Query, **variables: Any) -> Any:
         self._number -= 1
         if self._number:
             return await self._write(query, **variables)

@@ -53,10 +53,10 @@ def test_a_failed_run_is_retried_from_its_page(house: House, eyes: Eyes) -> None
     house.until_status("again", "failed")
     page = eyes.go("/ui/runs/again")
     page.click("text=Retry…")
-    expect(page.locator("dialog[open]")).to_contain_text("goes on from the step whose failure ended it")
+    expect(page.locator("dialog[open]")).to_contain_text("continues from the step whose failure ended it")
     Luck.has_come = True
     page.click("dialog[open] >> text=Retry the run")
-    expect(page.locator(".said")).to_have_text("It runs again.")
+    expect(page.locator(".said")).to_have_text("The run is retried.")
     expect(page.locator("h1 + .status")).to_have_text("✓succeeded")  # by itself, without a reload
     assert ("running", "dashboard") in actors(house, "again")
 
@@ -72,7 +72,7 @@ def test_a_run_is_paused_resumed_and_cancelled(house: House, eyes: Eyes) -> None
     expect(page.locator("#h-why + p")).to_contain_text("It is paused: the bank is closed")
     page.click("text=Resume…")
     page.click("dialog[open] >> text=Resume the run")
-    expect(page.locator(".said")).to_have_text("It goes on.")
+    expect(page.locator(".said")).to_have_text("The run continues.")
     page.click("text=Cancel…")
     page.keyboard.press("Escape")
     expect(page.locator("dialog[open]")).to_have_count(0)
@@ -130,6 +130,43 @@ def test_many_runs_are_cancelled_after_the_page_said_what_will_happen(house: Hou
     house.until_status("many-2", "suspended")
 
 
+def test_many_runs_are_paused_and_resumed(house: House, eyes: Eyes) -> None:
+    for number in range(2):
+        house.do(house.engine.start(naps(3_600), id=f"held-{number}", tags={"batch": "h"}))
+        house.until_status(f"held-{number}", "suspended")
+    page = eyes.go("/ui/runs?q=tag:batch=h")
+    page.check("[name=all]")
+    page.click("text=Pause…")
+    expect(page.locator(".notice")).to_contain_text("2 runs will be held until they are resumed")
+    page.click("text=Pause 2 runs")
+    expect(page.locator(".notice")).to_contain_text("2 runs changed.")
+    assert actors(house, "held-0")[0] == ("paused", "dashboard")
+    page.click("text=Back to the list")
+    page.check("[name=all]")
+    page.click("text=Pause…")
+    expect(page.locator(".notice")).to_contain_text("2 runs have ended, are held already, or are operations")
+    page.click("text=Back to the list")
+    page.check("[name=all]")
+    page.click("text=Resume…")
+    page.click("text=Resume 2 runs")
+    expect(page.locator(".notice")).to_contain_text("2 runs changed.")
+    assert actors(house, "held-1")[0] == ("resumed", "dashboard")
+
+
+def test_records_are_listed_and_shown_by_version(house: House, eyes: Eyes) -> None:
+    for text in ("hello", "hi"):
+        house.do(house.engine.records.put("prompt", "greeting", {"text": text}, actor="ann"))
+    page = eyes.go("/ui/records")
+    page.fill("#kind", "prompt")
+    page.press("#kind", "Enter")
+    expect(page.locator("tr:has-text('greeting')")).to_contain_text("ann")
+    page.click("td a:text-is('greeting')")
+    expect(page.locator("#h-record")).to_have_text("greeting")
+    expect(page.locator("main")).to_contain_text('"hi"')
+    page.click("text=Version 1")
+    expect(page.locator("main")).to_contain_text('"hello"')
+
+
 def test_many_failed_runs_are_retried(house: House, eyes: Eyes) -> None:
     for number in range(2):
         house.do(house.engine.start(checkout(f"o-{number}"), id=f"retry-{number}", tags={"batch": "r"}))
@@ -163,7 +200,7 @@ def test_runs_are_found_by_filters_and_views_are_kept(house: House, eyes: Eyes) 
     expect(page.locator(".mine")).to_have_count(0)
     page.fill("#q", "sttus:failed")
     page.press("#q", "Enter")
-    expect(page.locator("#unclear")).to_contain_text("nothing is called 'sttus'")
+    expect(page.locator("#unclear")).to_contain_text("there is no filter 'sttus'")
 
 
 def test_pages_of_runs_follow_each_other(house: House, eyes: Eyes) -> None:
@@ -184,7 +221,7 @@ def test_a_task_is_answered_with_a_form_made_from_its_schema(house: House, eyes:
     house.do(house.engine.start(asks("o-3"), id="asking"))
     house.until(lambda: house.engine.tasks.list(run="asking", status="open"))
     page = eyes.go("/ui/runs/asking")
-    expect(page.locator("#h-why + p")).to_contain_text("Waits for somebody's answer to a task")
+    expect(page.locator("#h-why + p")).to_contain_text("Waits for the answer to a task")
     page.click("text=Refund o-3?")
     page.check("text=Yes")
     page.fill("text=Why", "because")
@@ -194,7 +231,7 @@ def test_a_task_is_answered_with_a_form_made_from_its_schema(house: House, eyes:
     expect(page.get_by_label("Why")).to_have_value("because")
     page.get_by_label("Labels").fill('["a"]')
     page.click("button:text-is('Answer')")
-    expect(page.locator(".said")).to_have_text("Your answer was taken.")
+    expect(page.locator(".said")).to_have_text("Your answer is stored.")
     house.until_status("asking", "succeeded")
     run = house.do(house.engine.runs.get("asking"))
     assert run is not None
@@ -209,7 +246,7 @@ def test_a_task_that_asks_nothing_but_its_title_shows_no_null(house: House, eyes
     page = eyes.go("/ui/tasks")
     page.click("text=Publish the report on tides?")
     asked = page.locator("section[aria-labelledby=h-asked]")
-    expect(asked).to_contain_text("Nothing but what the title says.")
+    expect(asked).to_contain_text("The task has no payload.")
     expect(asked).not_to_contain_text("null")
 
 
@@ -231,7 +268,7 @@ def test_an_event_is_sent_to_a_run_from_where_it_waits(house: House, eyes: Eyes)
     page.goto(f"{house.url}/ui/events")
     page.fill("#name", "for.anybody")
     page.click("button:text-is('Send')")
-    expect(page.locator(".said")).to_contain_text("Nobody waits for the event yet")
+    expect(page.locator(".said")).to_contain_text("No run waits for the event yet")
     expect(page.locator("td:text-is('for.anybody')")).to_be_visible()
 
 
@@ -244,7 +281,7 @@ def test_dead_letters_are_sent_again_and_removed(house: House, eyes: Eyes) -> No
         await house.engine.start(awaits_payment("o-5"), id="heir")
 
     house.do(begin())
-    page = eyes.go("/ui/events")
+    page = eyes.go("/ui/dead-letters")
     row = page.locator("tr:has-text('late-1')")
     row.locator("text=Send again…").click()
     page.fill("dialog[open] >> input[name=to]", "heir")
@@ -254,7 +291,7 @@ def test_dead_letters_are_sent_again_and_removed(house: House, eyes: Eyes) -> No
     page.locator("tr:has-text('late-2')").locator("text=Remove…").click()
     page.click("dialog[open] >> button:text-is('Remove')")
     expect(page.locator(".said")).to_have_text("The dead letter was removed.")
-    expect(page.locator("#dead-letters")).not_to_contain_text("late-")
+    expect(page.locator("[data-live=letters]")).not_to_contain_text("late-")
     [record] = house.do(house.engine.records.list("perdure.dead-letter-removal"))
     assert record.actor == "dashboard"
 
@@ -265,7 +302,7 @@ def test_a_workflow_is_started_and_its_artifact_downloaded(house: House, eyes: E
     page.click("tr:has(a:text-is('reports')) >> text=Start…")
     page.fill("#input", "[]")
     page.click("button:text-is('Start')")
-    expect(page.locator("[role=alert]")).to_contain_text("The input is an object")
+    expect(page.locator("[role=alert]")).to_contain_text("The input must be an object")
     page.fill("#input", '{"name": "r.txt", "text": "well"}')
     page.fill("#id", "made")
     page.click("button:text-is('Start')")

@@ -47,13 +47,13 @@ def test_anything_else_is_the_id_of_a_run(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("status:fine", "no status is called 'fine'; there are created,"),
-        ("sttus:failed", "nothing is called 'sttus'; there are status, workflow,"),
-        ("hold:no", "no hold is called 'no'"),
+        ("status:fine", "there is no status 'fine'; use one of created,"),
+        ("sttus:failed", "there is no filter 'sttus'; use status, workflow,"),
+        ("hold:no", "there is no hold 'no'"),
         ("tag:tenant", "tag:name=value"),
-        ("since:yesterday", "is no time"),
-        ("since:99999999d", "is no time"),
-        ('workflow:""', "workflow: of what?"),
+        ("since:yesterday", "is not a time"),
+        ("since:99999999d", "is not a time"),
+        ('workflow:""', "workflow: has no value"),
     ],
 )
 def test_what_is_unclear_is_told(text: str, told: str) -> None:

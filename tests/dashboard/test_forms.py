@@ -71,9 +71,9 @@ def test_what_was_filled_in_fits_the_schema(texts: dict[str, str], value: Any) -
 @pytest.mark.parametrize(
     ("texts", "told"),
     [
-        ({"grade": '"good"'}, "Ok: this is needed"),
+        ({"grade": '"good"'}, "Ok: this field is required"),
         ({"ok": "true", "grade": "good"}, "Grade: this is not JSON"),
-        ({"ok": "true", "grade": '"good"', "price": "cheap"}, "Price: 'cheap' is no number"),
+        ({"ok": "true", "grade": '"good"', "price": "cheap"}, "Price: 'cheap' is not a number"),
         ({"ok": "true", "grade": '"good"', "lines": "[,]"}, "Lines: this is not JSON"),
     ],
 )

@@ -79,20 +79,20 @@ def test_a_person_says_that_it_is_done_and_what_it_gives(house: House, eyes: Eye
     page = eyes.go("/ui")
     page.click("nav[aria-label=Pages] a:text-is('Topics')")
     page.click(f"a[title='{boss}']")
-    expect(page.locator("#h-why + p")).to_contain_text("whoever does it outside says so here")
+    expect(page.locator("#h-why + p")).to_contain_text("somebody outside does it and says so here")
     expect(page.locator("[aria-label='What is asked']")).to_contain_text('"price": 1')
     page.click("text=It is done…")
     page.fill("#complete-values", "[1]")
     page.click("dialog[open] >> button:text-is('It is done')")
     expect(page.locator("[role=alert]")).to_have_text(
-        "What it gives is an object: values by name, or nothing at all."
+        "The result must be an object with values by name, or empty."
     )  # fmt: skip
     assert house.do(house.engine.handle(boss).status()) == "created"
     page.click("text=It is done…")
     expect(page.locator("#complete-values")).to_have_value("[1]")
     page.fill("#complete-values", '{"limit": 17}')
     page.click("dialog[open] >> button:text-is('It is done')")
-    expect(page.locator(".said")).to_have_text("It counts as done.")
+    expect(page.locator(".said")).to_have_text("The run is completed.")
     expect(page.locator("h1 + .status")).to_have_text("✓succeeded")
     expect(page.locator("[data-opens=complete]")).to_have_count(0)
     house.until_status(buying, "succeeded")
@@ -119,7 +119,7 @@ def test_a_person_undoes_what_they_did_and_says_so(house: House, eyes: Eyes) -> 
     house.do(house.engine.topics.complete(boss))
     house.until_status(boss, "rolling_back")
     page = eyes.go(f"/ui/runs/{boss}")
-    expect(page.locator("#h-why + p")).to_contain_text("whoever undoes it outside says so here")
+    expect(page.locator("#h-why + p")).to_contain_text("somebody outside undoes it and says so here")
     page.click("text=It is undone…")
     page.click("dialog[open] >> button:text-is('It is undone')")
     expect(page.locator("h1 + .status")).to_have_text("↩rolled back")

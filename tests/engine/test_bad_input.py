@@ -149,7 +149,7 @@ async def test_two_workflows_of_one_name_are_refused_with_both_places() -> None:
 
 @pytest.mark.parametrize("wrong", [make, "twice", None, 5])
 async def test_an_engine_takes_workflows(wrong: Any) -> None:
-    with pytest.raises(Misuse, match="takes what @workflow made"):
+    with pytest.raises(Misuse, match="takes workflows, graphs and operations"):
         await Engine(MemoryStore(), workflows=[wrong]).open()
 
 
@@ -167,7 +167,7 @@ async def test_what_is_not_a_called_workflow_cannot_be_started(source: StoreSour
 
     async with unharmed(source) as engine:
         call = work()
-        with pytest.raises(Misuse, match=r"cannot be started: only workflows can; await the step inside one"):
+        with pytest.raises(Misuse, match=r"cannot be started: only workflows can; await the step inside a workflow"):
             await engine.start(call)  # type: ignore[call-overload]
         call.close()
         coroutine = plain()
@@ -316,13 +316,13 @@ async def test_a_run_that_is_not_there_is_said_to_be_missing() -> None:
 @pytest.mark.parametrize("cursor", ["", "x", ":", "1:", ":r-1", "²:r-1", "--1:r-1", "9" * 30 + ":r-1"])
 async def test_a_cursor_that_no_page_gave_is_refused(source: StoreSource, cursor: str) -> None:
     async with unharmed(source) as engine:
-        with pytest.raises(Misuse, match="is not a cursor: use the one that the page before gave"):
+        with pytest.raises(Misuse, match="is not a cursor: pass the one that the previous page gave"):
             await engine.runs.list(cursor=cursor)
 
 
 async def test_filters_that_make_no_sense_are_refused(source: StoreSource) -> None:
     async with unharmed(source) as engine:
-        with pytest.raises(Misuse, match="no such status: sleeping; there are created, running, suspended"):
+        with pytest.raises(Misuse, match="no such status: sleeping; use one of created, running, suspended"):
             await engine.runs.list(status=["running", "sleeping"])
         for limit in (0, -1, 1001):
             with pytest.raises(Misuse, match="limit is between 1 and 1000"):

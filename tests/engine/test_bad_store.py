@@ -22,6 +22,7 @@ from perdure.errors import (
     StoreUnavailable,
     UnstorableValue,
 )
+from perdure.kernel.batch import Batch, Committed
 from perdure.storage.sqlite import SqliteStore
 
 
@@ -120,7 +121,7 @@ async def pages(store: SqliteStore, change: Callable[[int], int]) -> None:
         used = connection.execute("pragma page_count").fetchone()[0]
         connection.execute(f"pragma max_page_count = {change(used)}")
 
-    await store._writer.run(bound)
+    await store._db.writer.run(bound)
 
 
 IMPATIENT = Limits(patience_s=0.05, resend_max_s=0.01)
@@ -219,8 +220,8 @@ async def test_an_engine_that_loses_its_store_tells_whoever_waits_and_can_be_lef
         run = await engine.start(hanging())
         result = asyncio.ensure_future(run.result())
         await hangs.wait()
-        await store._writer.run(lambda connection: connection.execute("drop table journal"))
-        await store._writer.run(lambda connection: connection.execute("drop table runs"))
+        await store._db.writer.run(lambda connection: connection.execute("drop table journal"))
+        await store._db.writer.run(lambda connection: connection.execute("drop table runs"))
         with pytest.raises(EngineStopped, match=r"has stopped: .*has not the tables"):
             await engine.run(taking("x"))
         with pytest.raises(EngineStopped):
@@ -252,14 +253,14 @@ async def test_an_engine_that_cannot_register_its_handlers_leaves_nothing_behind
 ) -> None:
     """The store failed after the engine had registered itself: what it had begun by then is ended with it."""
     fails = True
-    register = SqliteStore.register
+    commit = SqliteStore.commit
 
-    async def register_or_not(self: SqliteStore, *args: Any, **options: Any) -> Any:
-        if fails:
+    async def commit_or_not(self: SqliteStore, batch: Batch) -> Committed:
+        if fails and batch.shared is not None and batch.shared.handlers:
             raise StoreBroken("as asked")
-        return await register(self, *args, **options)
+        return await commit(self, batch)
 
-    monkeypatch.setattr(SqliteStore, "register", register_or_not)
+    monkeypatch.setattr(SqliteStore, "commit", commit_or_not)
     place = Operation("place", Topic("orders", int))
 
     @place.step

@@ -24,6 +24,7 @@ from tests.storage.postgres.meddler import meddler
 JSON = {
     "tags", "hold", "fields", "workflows", "filter", "input", "output", "failure", "value", "payload", "schema", "body",
 }  # fmt: skip
+WORDS = {("waits", "kind"), ("waits", "mode"), ("message_event", "type")}
 # Columns that only find, order or count rows. What is wrong there is never read, and changes no other row.
 UNREAD = {
     "artifacts.state", "engines.ended_at", "events.reached", "event_keys", "event_reads", "published.seq",
@@ -65,6 +66,10 @@ def cells(path: Path, table: str) -> Iterator[Cell]:
         yield table, name, sqlite3.Binary(b"no utf-8 \xff") if kind == "text" else "garbage", kind != "text"
         if name in JSON:
             yield table, name, "{garbage", True
+        if (table, name) in WORDS:
+            yield table, name, "garbage", True
+        if (table, name) == ("engines", "id"):  # No file can have a name of it.
+            yield table, name, "x" * 5_000, False
         if kind == "integer":
             yield table, name, -5, False
             yield table, name, 2**62, is_time and name not in ("expires_at", "created_at") and table != "event_keys"
@@ -147,6 +152,8 @@ ON_POSTGRES = [
     ("runs", "output", "{garbage", "id = 'victim-short'"),
     ("waits", "filter", "{garbage", "run_id = 'victim-wait' and kind = 'event'"),
     ("waits", "due_at", 2**62, "run_id = 'victim-wait' and kind = 'timer'"),
+    ("waits", "kind", "garbage", "run_id = 'victim-wait' and kind = 'event'"),
+    ("message_event", "type", "garbage", "message_id like 'victim%' and type = 'SEEN'"),
     ("journal", "value", "{garbage", "run_id = 'victim-wait' and seq = 1"),
     ("events", "fields", "{garbage", "run_id = 'victim-wait'"),
     ("dead_letters", "fields", "{garbage", "run_id = 'victim-unread'"),

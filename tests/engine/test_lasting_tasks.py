@@ -15,7 +15,7 @@ import pytest
 
 from perdure import Engine, Limits, sleep, workflow
 from perdure.errors import StoreBusy
-from perdure.ports import News, Offer, Ripe, Store
+from perdure.ports import DueRun, Offer, Store, WorkFound
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.storage.postgres import connection, liveness
 from perdure.storage.sqlite.thread import DatabaseThread
@@ -44,11 +44,11 @@ class Faulty(StoreProxy):
         if self.errors.get(name):
             raise self.errors[name].pop()
 
-    async def ripe(self, *, offers: Sequence[Offer], before: int, limit: int) -> list[Ripe]:
-        self._fail("ripe")
-        return await super().ripe(offers=offers, before=before, limit=limit)
+    async def due_runs(self, *, offers: Sequence[Offer], before: int, limit: int) -> list[DueRun]:
+        self._fail("due_runs")
+        return await super().due_runs(offers=offers, before=before, limit=limit)
 
-    async def look(self, *, engine_id: str, offers: Sequence[Offer], at: int) -> News:
+    async def look(self, *, engine_id: str, offers: Sequence[Offer], at: int) -> WorkFound:
         self._fail("look")
         return await super().look(engine_id=engine_id, offers=offers, at=at)
 
@@ -68,9 +68,9 @@ async def test_runs_that_are_due_are_looked_for_again_whatever_went_wrong() -> N
         for number in range(3):
             await env.engine.start(sleeps(3600), id=f"r-{number}")
         await env.quiet()
-        store.errors["ripe"] = [ValueError("a row that cannot be read")] * 3
+        store.errors["due_runs"] = [ValueError("a row that cannot be read")] * 3
         await env.advance(3590)
-        assert not store.errors["ripe"]
+        assert not store.errors["due_runs"]
         await env.advance(20)
         for number in range(3):
             assert await env.engine.handle(f"r-{number}").result() == "awake"

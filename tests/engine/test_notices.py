@@ -13,7 +13,7 @@ import pytest
 from perdure import Limits, NamedEvent, Retry, Workflow, receive, resource, step, workflow
 from perdure.cooperation import Operation, Scope, Topic
 from perdure.errors import RunCancelled, StoreBusy, StoreUnavailable
-from perdure.ports import News, Offer, Store
+from perdure.ports import Offer, Store, WorkFound
 from perdure.testing import Environment, Fault, StoreProxy
 from perdure.testing.environment import StoreSource
 
@@ -238,10 +238,10 @@ class Blind(StoreProxy):
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
         self.failures = 0
-        self.left = 5
+        self.left = 0
         self.sees = asyncio.Event()
 
-    async def look(self, *, engine_id: str, offers: Sequence[Offer], at: int) -> News:
+    async def look(self, *, engine_id: str, offers: Sequence[Offer], at: int) -> WorkFound:
         if self.left:
             self.left -= 1
             self.failures += 1
@@ -259,6 +259,8 @@ async def test_looking_around_in_vain_is_one_line(caplog: pytest.LogCaptureFixtu
         return stores[-1]
 
     async with Environment([long], watch=blind, autojump_s=None, poll_s=1.0) as env:
+        stores[0].left = 5  # An engine that opens may look too.
+        stores[0].sees.clear()
         while not stores[0].sees.is_set():
             await env.advance(timedelta(seconds=1))
         await env.advance(timedelta(seconds=1))

@@ -528,7 +528,7 @@ async def test_verbs_refuse_what_makes_no_sense() -> None:
             await engine.tasks.list(limit=0)
         with pytest.raises(Misuse, match="limit"):
             await engine.tasks.claim("q", "w", limit=0)
-        with pytest.raises(InvalidArguments, match="a lease lasts"):
+        with pytest.raises(InvalidArguments, match="a lease must be longer than 0"):
             await engine.tasks.claim("q", "w", lease=0)
 
 

@@ -195,7 +195,7 @@ async def check(convoy: Convoy, is_lossy: bool) -> None:
         begun = {(of_run, position) for of_run, position in begun if of_run in known}
     await check_journals(convoy, begun)
     assert await convoy.store.events(limit=10) == []
-    assert await convoy.store.letters(limit=10) == []
+    assert await convoy.store.dead_letters(limit=10) == []
     assert await check_store(convoy.store) >= convoy.runs
 
 

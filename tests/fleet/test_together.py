@@ -28,7 +28,7 @@ class Shipped(Event):
     order: str
 
 
-class News(Event, consume_on_read=False, expire_after=timedelta(hours=1)):
+class WorkFound(Event, consume_on_read=False, expire_after=timedelta(hours=1)):
     text: str
 
 
@@ -58,7 +58,7 @@ async def sleeps(seconds: float) -> str:
 
 @workflow
 async def reads() -> str:
-    return (await receive(News)).text
+    return (await receive(WorkFound)).text
 
 
 @workflow
@@ -153,7 +153,7 @@ async def test_a_retained_event_reaches_all_who_wait_wherever_they_are(fleet: Sa
         engines = [await ships.engine([reads]) for _ in range(2)]
         runs = [await engine.start(reads(), id=f"r-{number}") for number, engine in enumerate(engines)]
         await suspended(engines[0], "r-0", "r-1")
-        await engines[0].send(News(text="tide"))
+        await engines[0].send(WorkFound(text="tide"))
         assert [await run.result() for run in runs] == ["tide"] * 2
 
 

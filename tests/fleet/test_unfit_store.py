@@ -7,6 +7,7 @@ it, the engine stops: everybody who waits is told at once, and nothing is left t
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
@@ -103,7 +104,17 @@ class SqliteTrouble(Trouble):
             connection.execute(sql)
 
     async def left(self) -> list[str]:
-        return [path.name for path in self._path.parent.glob("*.lock")]
+        return [path.name for path in self._path.parent.glob("*.lock") if _is_locked(path)]
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether an engine lives. The file of one that does not may stay: it tells how many commits there should be."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 class ReadOnly(SqliteTrouble):
@@ -118,7 +129,7 @@ class ReadOnly(SqliteTrouble):
     async def _allow(self, state: str) -> None:
         store: Any = self.store
         with suppress(StoreBroken):  # It may be closed.
-            await store._writer.run(lambda connection: connection.execute(f"pragma query_only = {state}"))
+            await store._db.writer.run(lambda connection: connection.execute(f"pragma query_only = {state}"))
 
 
 class PostgresTrouble(Trouble):

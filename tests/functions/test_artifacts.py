@@ -354,7 +354,7 @@ async def test_parts_of_files_of_failed_attempts_are_gone(file: Path) -> None:
         await env.engine.run(falters_on_the_way())
         await env.quiet()
         (one,) = await env.engine.artifacts.list(name="data")
-        assert list(database.stock.chunks) == [one.id]
+        assert list(database.artifacts.chunks) == [one.id]
 
 
 @step(retry=Retry.never())
@@ -375,10 +375,10 @@ async def test_parts_of_a_file_go_with_a_run_that_is_cancelled_meanwhile(file: P
     options: Any = {"resources": {World: lambda: World(file)}, "autojump_s": None}
     async with Environment([hangs], lambda: MemoryStore(database), **options) as env:
         await env.engine.start(hangs(), id="r")
-        while len(next(iter(database.stock.chunks.values()), {})) < 3:
+        while len(next(iter(database.artifacts.chunks.values()), {})) < 3:
             await asyncio.sleep(0)
         await env.engine.handle("r").cancel()
-        assert database.stock.chunks == {}
+        assert database.artifacts.chunks == {}
 
 
 # Crashes.
@@ -423,7 +423,7 @@ async def test_a_crash_leaves_no_parts_of_files_behind(file: Path) -> None:
     options: Any = {"resources": {World: lambda: World(file)}}
     await run_with_crashes(scenario, workflows=[keeps_all], store=fresh, **options)
     for database in databases:
-        assert database.stock.chunks.keys() <= database.stock.artifacts.keys()
+        assert database.artifacts.chunks.keys() <= database.artifacts.artifacts.keys()
 
 
 # What cannot be.
@@ -460,7 +460,9 @@ async def test_content_that_was_tampered_with_is_not_handed_out() -> None:
     async with Environment([report], lambda: MemoryStore(database)) as env:
         await env.engine.run(report(1))
         one = await env.engine.artifacts.get("begun")
-        database.stock.artifacts[one.id] = msgspec.structs.replace(database.stock.artifacts[one.id], content="[2]")
+        database.artifacts.artifacts[one.id] = msgspec.structs.replace(
+            database.artifacts.artifacts[one.id], content="[2]"
+        )
         with pytest.raises(InvariantViolated, match="digest"):
             await env.engine.artifacts.read("begun")
 
@@ -492,7 +494,7 @@ async def stages_in_a_transaction(is_file: bool) -> None:
 async def test_a_transactional_step_cannot_stage(is_file: bool, tmp_path: Path) -> None:
     """After a crash its result may be known without its running again: what it had staged would be missing."""
     async with Environment([stages_in_a_transaction], f"sqlite:///{tmp_path / 'runs.db'}") as env:
-        with pytest.raises(RunFailed, match="is transactional, and such steps cannot stage"):
+        with pytest.raises(RunFailed, match="is transactional, and transactional steps cannot stage"):
             await env.engine.run(stages_in_a_transaction(is_file))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
@@ -166,8 +166,9 @@ async def test_sys_exit_in_a_step_fails_the_run_and_not_the_process() -> None:
 class Parcel:
     """A step that ends at once."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, hand_over: Callable[[int], object]) -> None:
         self.number = number
+        self._hand_over = hand_over
         self.context: Context | None = copy_context()
         self.coroutine: Coroutine[Any, Any, Any] | None = self._carried()
         self.task: asyncio.Future[Any] | None = None
@@ -187,6 +188,23 @@ class Parcel:
     def suspended(self) -> None:
         raise AssertionError("it does not wait")
 
+    def ended(self, value: Any, error: BaseException | None) -> None:
+        assert error is None
+        self._hand_over(value)
+
+
+class Alive:
+    """An engine that is surely alive, and whose runs nobody stops."""
+
+    def __init__(self) -> None:
+        self.stopping: set[str] = set()
+
+    def is_surely_alive(self) -> bool:
+        return True
+
+    async def check_fence(self) -> None:
+        await asyncio.sleep(0)
+
 
 async def test_many_steps_that_end_together_leave_turns_to_others() -> None:
     ended: list[int] = []
@@ -200,14 +218,15 @@ async def test_many_steps_that_end_together_leave_turns_to_others() -> None:
         else:
             done.set()
 
-    def hand_over(_cargo: Any, value: Any, _error: BaseException | None) -> None:
+    def hand_over(value: int) -> None:
         if not ended:
             loop.call_soon(look)
         ended.append(value)
 
-    carriers = Carriers(hand_over, Proof(lambda: True, lambda: asyncio.sleep(0)))
+    alive = Alive()
+    carriers = Carriers(Proof(alive, alive))
     for number in range(1000):
-        carriers.give(Parcel(number))
+        carriers.give(Parcel(number, hand_over))
     await done.wait()
     assert ended == list(range(1000))
     assert {250, 500, 750} <= set(seen)
@@ -217,35 +236,40 @@ async def test_who_is_slow_between_two_steps_is_not_taken_for_the_first() -> Non
     said: list[str] = []
     done = asyncio.Event()
 
-    def is_surely_alive() -> bool:
-        said.append(culprit(sys._getframe()))
-        return True
+    class Slow(Alive):
+        def is_surely_alive(self) -> bool:
+            said.append(culprit(sys._getframe()))
+            return True
 
-    def hand_over(_cargo: Any, value: Any, _error: BaseException | None) -> None:
+    def hand_over(value: int) -> None:
         if value == 1:
             done.set()
 
-    carriers = Carriers(hand_over, Proof(is_surely_alive, lambda: asyncio.sleep(0)))
-    carriers.give(Parcel(0))
-    carriers.give(Parcel(1))
+    carriers = Carriers(Proof(Slow(), Alive()))
+    carriers.give(Parcel(0, hand_over))
+    carriers.give(Parcel(1, hand_over))
     await done.wait()
     assert len(said) == 2
     assert all(text.startswith("code outside of any step") for text in said)
 
 
 async def test_a_step_does_not_begin_whose_run_is_stopped_by_the_batch_that_proves_the_engine_alive() -> None:
-    stopping, ended, parcel = {"run"}, list[int](), Parcel(0)
+    ended: list[int] = []
+    parcel = Parcel(0, ended.append)
     proofs, dropped = 0, asyncio.Event()
 
-    async def check_fence() -> None:
-        nonlocal proofs
-        proofs += 1
-        if proofs == 2:  # By the next batch the effects of the first one have been performed.
-            parcel.dropped = True
-            stopping.clear()
-            dropped.set()
+    class Stopping(Alive):
+        async def check_fence(self) -> None:
+            nonlocal proofs
+            proofs += 1
+            if proofs == 2:  # By the next batch the effects of the first one have been performed.
+                parcel.dropped = True
+                self.stopping.clear()
+                dropped.set()
 
-    carriers = Carriers(lambda _cargo, value, _error: ended.append(value), Proof(lambda: True, check_fence, stopping))
+    fence = Stopping()
+    fence.stopping.add("run")
+    carriers = Carriers(Proof(fence, fence))
     carriers.give(parcel)
     while not (dropped.is_set() or ended):
         await asyncio.sleep(0)

@@ -523,7 +523,7 @@ async def test_a_child_whose_failure_was_consumed_cannot_be_retried(opened: Open
         assert (await env.engine.run(awaits_failing())).startswith("failed")
         view = await the_only(env, "failing")
         mended.yes = True
-        with pytest.raises(RunNotRetryable, match="retry that one"):
+        with pytest.raises(RunNotRetryable, match="retry the parent"):
             await env.engine.handle(view.id).retry()
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from perdure import Retry, Workflow, compensate, current_step, receive, resource, sleep, step, workflow
+from perdure import Retry, Workflow, compensate, current_step, receive, resource, sleep, start, step, workflow
 from perdure.errors import InvalidDefinition, Misuse, NotInWorkflow, RollbackFailed, RunCancelled, RunFailed
 from perdure.testing import Environment, run_with_crashes
 from perdure.testing.environment import StoreSource
@@ -85,7 +86,27 @@ async def trip_with_calls() -> str:
     raise RuntimeError("no visa")
 
 
-ALL: list[Workflow[Any, Any]] = [trip, trip_that_ends_badly, trip_that_goes_on_undoing, trip_with_calls, cancel_booking]
+@workflow
+async def undone_by_workflow() -> None:
+    await compensate(cancel_slowly(await book("hotel")))
+    await receive("never")
+
+
+@workflow
+async def cancel_slowly(what: str) -> None:
+    await sleep(timedelta(hours=2))
+    await cancel_booking(what)
+
+
+ALL: list[Workflow[Any, Any]] = [
+    trip,
+    trip_that_ends_badly,
+    trip_that_goes_on_undoing,
+    trip_with_calls,
+    cancel_booking,
+    undone_by_workflow,
+    cancel_slowly,
+]
 
 
 def environment(source: StoreSource, diary: Diary, **options: object) -> Environment:
@@ -137,6 +158,21 @@ async def test_a_passed_deadline_is_undone_too(source: StoreSource) -> None:
             await run.result()
         assert diary[3:] == ["release car", "release hotel", "release flight"]
         assert await run.status() == "rolled_back"
+
+
+@pytest.mark.parametrize("how", ["late", "cancelled"])
+async def test_the_deadline_of_a_run_does_not_end_what_undoes_it(source: StoreSource, how: str) -> None:
+    diary = Diary()
+    async with environment(source, diary) as env:
+        run = await env.engine.start(undone_by_workflow(), deadline=timedelta(hours=1))
+        if how == "cancelled":
+            await env.quiet()
+            await run.cancel()
+        with pytest.raises((RunFailed, RunCancelled)):
+            await run.result()
+        assert diary == ["book hotel", "release hotel"]
+        assert await run.status() == "rolled_back"
+        await env.check()
 
 
 async def test_a_compensation_that_fails_stops_the_others_by_default(source: StoreSource) -> None:
@@ -238,3 +274,35 @@ async def test_a_crash_at_any_commit_undoes_everything_and_nothing_twice_after_i
         done = [line for line in diary if line.startswith("release")]
         assert set(done) == {f"release {what}" for what in THREE}
         assert len(done) <= 6 + 2
+
+
+@workflow
+async def leaves_a_child(name: str) -> None:
+    await compensate(release(name))
+    await start(takes_a_hotel(name), id=f"child of {name}")
+    await receive("never")
+
+
+@workflow
+async def takes_a_hotel(name: str) -> None:
+    await book(name)
+    await receive("never")
+
+
+async def test_a_child_that_is_asked_for_while_its_parent_is_cancelled_does_not_begin(source: StoreSource) -> None:
+    diary = Diary()
+    async with Environment(
+        [leaves_a_child, takes_a_hotel], source, resources={Diary: lambda: diary}, autojump_s=None
+    ) as env:
+        for turns in range(20):
+            name = f"r-{turns}"
+            run = await env.engine.start(leaves_a_child(name), id=name)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            assert await run.cancel()
+            done = list(diary)
+            await env.quiet()
+            child = await env.engine.runs.get(f"child of {name}")
+            assert child is None or child.status == "cancelled"
+            assert [one for one in diary[len(done) :] if not one.startswith("release")] == []
+        await env.check()

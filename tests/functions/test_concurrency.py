@@ -253,10 +253,10 @@ async def test_a_thousand_steps_that_were_given_up_while_they_waited_are_forgott
         await env.engine.start(visit("a"), id="a")
         await env.engine.start(visit(*[str(number) for number in range(1000)]), id="r")
         await env.advance(0)
-        assert len(env.engine.runtime.functions._queued) == 1000
+        assert env.engine.runtime.functions.steps_queued == 1000
         await env.engine.handle("r").cancel()
         await env.advance(0)
-        assert len(env.engine.runtime.functions._queued) == 0
+        assert env.engine.runtime.functions.steps_queued == 0
 
 
 @pytest.mark.parametrize("bound", ["steps_max", "processes_max"])

@@ -23,7 +23,7 @@ from perdure.errors import (
     UnstorableValue,
 )
 from perdure.kernel.batch import Batch, Committed
-from perdure.models.functions import stream_writer
+from perdure.models.functions import unwritten_items
 from perdure.storage.memory import MemoryStore
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
@@ -104,7 +104,7 @@ async def test_a_process_step_knows_its_attempt() -> None:
 async def test_what_a_process_appends_can_be_read_while_it_runs_and_stays_when_it_dies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stream_writer, "UNWRITTEN_BYTES_MAX", 1_000)  # So the process is made to wait, time and again.
+    monkeypatch.setattr(unwritten_items, "UNWRITTEN_BYTES_MAX", 1_000)  # The process is made to wait, time and again.
     async with engine(limits=Limits(processes_max=1)) as one, Meetings() as meetings:
         run = await one.start(call("speak", meetings.port, 100))
         items = aiter(run.stream("log"))
@@ -454,9 +454,9 @@ async def test_killing_the_engine_kills_its_processes(source: StoreSource) -> No
 async def test_the_pool_is_not_there_before_it_is_needed() -> None:
     async with engine() as one:
         assert await one.run(call("threaded")) == os.getpid()
-        assert "processes" not in vars(one.runtime.functions._steps)
+        assert "pool" not in vars(one.runtime.functions._executor.processes)
         await one.run(call("whereabouts"))
-        assert "processes" in vars(one.runtime.functions._steps)
+        assert "pool" in vars(one.runtime.functions._executor.processes)
 
 
 # Definitions.

@@ -525,8 +525,8 @@ async def test_bad_names_are_refused(name: Any) -> None:
 
 async def test_keys_and_words_between_two_waits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publications, "KEYS_MAX", 3)
-    monkeypatch.setattr(publications, "POSTS_MAX", 5)
-    monkeypatch.setattr(publications, "POSTS_CHARS_MAX", 20_000)
+    monkeypatch.setattr(publications, "OUTPUTS_MAX", 5)
+    monkeypatch.setattr(publications, "OUTPUT_CHARS_MAX", 20_000)
 
     @workflow
     async def keys() -> None:

@@ -21,7 +21,7 @@ import pytest
 from perdure import Retry, sleep, step, workflow
 from perdure.errors import ChildFailed, MaxRetriesExceeded, RunFailed, StepFailed
 from perdure.graph import Graph, assign
-from perdure.kernel.records import Attempt, Failure
+from perdure.kernel.failures import Attempt, Failure
 from perdure.testing import Environment
 from perdure.values import failures
 from perdure.values.failures import rebuild, to_failure

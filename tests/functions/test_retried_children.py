@@ -206,7 +206,7 @@ async def test_a_failure_that_the_parent_came_to_terms_with_stays(opened: Open, 
     async with opened() as env:
         await fails(env, accepts())
         bank.is_open = True
-        with pytest.raises(RunNotRetryable, match="retry that one"):
+        with pytest.raises(RunNotRetryable, match="retry the parent"):
             await env.engine.handle("child").retry()
         assert await (await env.engine.handle("r").retry()).result() == "fee"
         child = await env.engine.runs.get("child")

@@ -39,6 +39,10 @@ class Kept(Event, on_target_terminated="dead_letter"):
     name: str
 
 
+class Notice(Event, consume_on_read=False, delivery="all"):
+    number: int
+
+
 class Weather:
     """Whether what can fail does."""
 
@@ -69,6 +73,21 @@ async def reads_after_failing(wanted: int) -> list[Any]:
     if failed is not None:
         raise failed
     return read
+
+
+@workflow
+async def reads_notices() -> list[int]:
+    """Its step fails after the first of them; it reads another one, and fails for that."""
+    read = [(await receive(Notice)).number]
+    failed: ConnectionError | None = None
+    try:
+        await risky()
+    except ConnectionError as error:
+        failed = error
+    read.append((await receive(Notice)).number)
+    if failed is not None:
+        raise failed
+    return [*read, (await receive(Notice)).number]
 
 
 async def failed(env: Environment, call: Any, **options: Any) -> None:
@@ -114,6 +133,20 @@ async def test_it_is_read_again_as_often_as_the_run_is_retried_and_on_another_en
             await run.result()
         weather.is_bad = False
         assert await (await env.engine.handle("r").retry()).result() == ["done", "a", "b", "big"]
+
+
+async def test_a_retried_run_reads_no_retained_event_twice(source: StoreSource) -> None:
+    weather = Weather()
+    async with Environment([reads_notices], source, resources={Weather: lambda: weather}) as env:
+        for number in range(4):
+            await env.engine.send(Notice(number))
+        await failed(env, reads_notices())
+        with pytest.raises(RunFailed):
+            await (await env.engine.handle("r").retry()).result()
+        weather.is_bad = False
+        # The first was read before the failure, the second after it, and the second is read again.
+        assert await (await env.engine.handle("r").retry()).result() == [0, 1, 2]
+        await env.check()
 
 
 async def test_a_crash_at_any_commit_of_a_retry_loses_nothing_that_was_read(fresh: Callable[[], StoreSource]) -> None:
@@ -411,6 +444,28 @@ async def test_a_deadline_that_has_passed_begins_anew_with_the_retry(source: Sto
         await env.advance(timedelta(minutes=59))
         await env.engine.send(NamedEvent("word", "it"), to="r")
         assert await run.result() == "got it"
+
+
+async def test_a_deadline_has_the_same_length_in_every_retry(source: StoreSource) -> None:
+    async with Environment([listener], source, autojump_s=None) as env:
+        run = await env.engine.start(listener(), id="r", deadline=HOUR)
+        for _ in range(3):
+            await env.advance(MONTH)
+            view = await (await run.retry()).view()
+            assert view.deadline is not None
+            assert view.deadline - view.updated_at == HOUR
+
+
+async def test_a_deadline_that_was_set_later_begins_anew_with_its_own_length(source: StoreSource) -> None:
+    async with Environment([listener], source, autojump_s=None) as env:
+        run = await env.engine.start(listener(), id="r", deadline=3 * MONTH)
+        await env.advance(MONTH)
+        await run.update(deadline=HOUR)
+        await run.update(tags={"a": "b"})
+        await env.advance(MONTH)
+        view = await (await run.retry()).view()
+        assert view.deadline is not None
+        assert view.deadline - view.updated_at == HOUR
 
 
 async def test_the_new_deadline_of_a_retried_run_counts(source: StoreSource) -> None:

@@ -23,7 +23,7 @@ from perdure.errors import (
     QueueFull,
     UnstorableValue,
 )
-from perdure.models.functions import stream_writer
+from perdure.models.functions import unwritten_items
 from perdure.testing import Environment, run_with_crashes
 from perdure.testing.environment import StoreSource
 from tests.crash.ledger import Ledger
@@ -153,7 +153,7 @@ async def test_a_thread_may_flush_on_a_loop_of_its_own(source: StoreSource) -> N
 async def test_a_step_that_says_too_much_is_told_and_a_thread_waits(
     source: StoreSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_writer, "UNWRITTEN_BYTES_MAX", 2_000)
+    monkeypatch.setattr(unwritten_items, "UNWRITTEN_BYTES_MAX", 2_000)
 
     @step(retry=Retry.never())
     async def hasty() -> int:
@@ -190,7 +190,7 @@ async def test_a_step_that_says_too_much_is_told_and_a_thread_waits(
 
 
 async def test_one_item_may_be_larger_than_all_that_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_writer, "UNWRITTEN_BYTES_MAX", 100)
+    monkeypatch.setattr(unwritten_items, "UNWRITTEN_BYTES_MAX", 100)
 
     @workflow
     async def flow() -> int:

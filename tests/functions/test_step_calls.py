@@ -64,7 +64,7 @@ async def test_the_current_step_is_nowhere_else() -> None:
             current_step()
         return "refused"
 
-    with pytest.raises(NotInStep, match="belongs into a step"):
+    with pytest.raises(NotInStep, match="belongs in a step"):
         current_step()
     async with Environment([flow]) as env:
         assert await env.engine.run(flow()) == "refused"

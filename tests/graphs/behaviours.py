@@ -19,7 +19,7 @@ from perdure.graph import (
     END,
     TERMINATE,
     Graph,
-    Limits,
+    GraphLimits,
     all_of,
     any_of,
     append,
@@ -288,7 +288,7 @@ def conditions_of_every_sort(graph: Graph[Any, Any]) -> None:
     graph.output("state.got")
 
 
-@behaviour("W16", fails="LimitExceeded", options={"limits": Limits(branches=3)})
+@behaviour("W16", fails="LimitExceeded", options={"limits": GraphLimits(branches=3)})
 def more_branches_than_the_limit(graph: Graph[Any, Any]) -> None:
     graph.node("begin", work, input={"value": 1})
     graph.node("work", work, input={"value": 1})

@@ -8,8 +8,10 @@ import pytest
 
 from perdure import Retry, step
 from perdure.errors import JoinFailed, RunFailed
-from perdure.graph import END, Graph, all_of, any_of, append, assign, collect, keyed, m_of, timer
+from perdure.graph import END, Graph, all_of, any_of, append, artifact, assign, collect, keyed, m_of, timer
+from perdure.models.graphs.machine import FORKS_RULES
 from perdure.testing import Environment
+from perdure.testing.clock import VirtualClock
 from perdure.testing.environment import StoreSource
 
 
@@ -235,3 +237,78 @@ async def test_long_items_are_cut_in_messages(source: StoreSource) -> None:
         with pytest.raises(RunFailed) as failed:
             await handle.result()
         assert len(str(failed.value)) < 500
+
+
+# What branches see.
+
+
+def overtaken(join: Any) -> Graph[Any, Any]:
+    """The slow branch reads the context after the token behind the join has written to it."""
+    graph: Graph[Any, Any] = Graph("overtaken")
+    graph.node("begin", assign({"state.x": "'before'"}))
+    graph.node("quick", same, input={"value": "'quick'"})
+    graph.node("nap", timer(10))
+    graph.node("slow", same, input={"value": "state.x + (has(state.seen) ? ' and all' : '')"})
+    graph.node("change", assign({"state.x": "'after'", "state.seen": "true"}))
+    graph.node("wait", timer(60))
+    graph.node("tell", assign({"output.seen": "state.l", "output.x": "state.x"}))
+    graph.edge("begin", "quick")
+    graph.edge("begin", "nap")
+    graph.edge("nap", "slow")
+    graph.edge(["quick", "slow"], "change", join=join, merge=append("state.l"))
+    graph.edge("change", "wait")
+    graph.edge("wait", "tell")
+    return graph
+
+
+async def test_a_late_branch_does_not_see_what_is_written_behind_its_join(source: StoreSource) -> None:
+    graph = overtaken(any_of(on_early="late_merge"))
+    assert await run(graph, source) == {"seen": ["quick", "before"], "x": "after"}
+
+
+async def test_branches_do_not_see_what_is_merged_after_their_fork(source: StoreSource) -> None:
+    graph: Graph[Any, Any] = Graph("later")
+    graph.node("begin", assign({"state.l": "[]"}))
+    graph.node("quick", same, input={"value": "'quick'"})
+    graph.node("slow", timer(10))
+    graph.node("late", same, input={"value": "'late'"})
+    graph.node("fork", assign({"state.x": "1"}))
+    graph.node("nap", timer(60))
+    graph.node("look", same, input={"value": "size(state.l)"})
+    graph.node("tell", assign({"output.l": "state.l", "output.seen": "state.seen"}))
+    graph.edge("begin", "quick")
+    graph.edge("begin", "slow")
+    graph.edge("slow", "late")
+    graph.edge(["quick", "late"], "fork", join=any_of("begin", on_early="late_merge"), merge=append("state.l"))
+    graph.edge("fork", "nap", spawn=2)
+    graph.edge("nap", "look")
+    graph.edge("look", "tell", join=all_of("fork"), merge=collect("state.seen"))
+    assert await run(graph, source) == {"l": ["quick", "late"], "seen": [1, 1]}
+
+
+async def test_artifacts_are_seen_in_branches_that_were_forked_before(source: StoreSource) -> None:
+    graph: Graph[Any, Any] = Graph("shared")
+    graph.node("begin", assign({"state.x": "1"}))
+    graph.node("stage", artifact("page", "'text'"))
+    graph.node("nap", timer(10))
+    graph.node("look", assign({"output.has": "has(artifacts.page)"}))
+    graph.edge("begin", "stage")
+    graph.edge("begin", "nap")
+    graph.edge("nap", "look")
+    assert await run(graph, source) == {"has": True}
+
+
+async def test_a_run_that_began_by_earlier_rules_shares_its_context_as_before(
+    source: StoreSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its journal follows from what its branches saw."""
+    clock = VirtualClock()
+    graph = overtaken(any_of(on_early="late_merge"))
+    with monkeypatch.context() as patched:
+        patched.setattr("perdure.models.graphs.fingerprint.RULES", FORKS_RULES - 1)
+        async with Environment([graph], source, clock=clock, autojump_s=None) as env:
+            await env.engine.start(graph(), id="r")
+            await env.quiet()
+    again = overtaken(any_of(on_early="late_merge"))
+    async with Environment([again], source, clock=clock) as env:
+        assert await env.engine.handle("r").result() == {"seen": ["quick", "after and all"], "x": "after"}

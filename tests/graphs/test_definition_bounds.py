@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from perdure import workflow
 from perdure.errors import InvalidDefinition
 from perdure.graph import Graph, assign
 
@@ -93,3 +94,34 @@ def test_what_has_itself_inside_is_refused() -> None:
     graph.node("a", assign({"state.x": ring}))
     with pytest.raises(InvalidDefinition, match="something in it has itself inside"):
         graph.build()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"graph": "g", "description": "\\ud800", "nodes": {"a": {"kind": "set", "values": {"state.x": "1"}}}}',
+         r"graph 'g', description: '\\ud800' has half a character"),
+        ('{"graph": "g", "nodes": {"a": {"kind": "set", "values": {"state.x": {"\\udfff": "1"}}}}}',
+         r"graph 'g', node 'a', values\.state\.x: '\\udfff' has half a character"),
+        ("graph: g\nnodes:\n  a: {kind: set, values: {state.x: .nan}}",
+         r"graph 'g', node 'a', values\.state\.x: JSON has no nan \(line 3\)"),
+        ("graph: g\nnodes:\n  a: {kind: set, values: {state.x: [1, -.inf]}}",
+         r"graph 'g', node 'a', values\.state\.x\[1\]: JSON has no -inf \(line 3\)"),
+        ("graph: g\nnodes:\n  a: {kind: set, values: {state.x: 0x" + "f" * 5_000 + "}}",
+         r"graph 'g', node 'a', values\.state\.x: the number has more than 4,000 digits \(line 3\)"),
+    ],
+)  # fmt: skip
+def test_what_no_store_can_keep_is_refused_with_its_place(text: str, why: str) -> None:
+    with pytest.raises(InvalidDefinition, match=why):
+        Graph.parse(text)
+
+
+@pytest.mark.parametrize("version", ["a\0", "\ud800", "v" * 501])
+def test_a_version_is_a_text_that_every_store_can_keep(version: str) -> None:
+    with pytest.raises(InvalidDefinition, match="the version of workflow 'g'"):
+        Graph("g", version=version)
+
+    async def work() -> None: ...
+
+    with pytest.raises(InvalidDefinition, match="the version of workflow 'work'"):
+        workflow(name="work", version=version)(work)

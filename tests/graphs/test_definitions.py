@@ -16,7 +16,7 @@ from perdure.errors import DuplicateWorkflow, InvalidArguments, InvalidDefinitio
 from perdure.graph import (
     END,
     Graph,
-    Limits,
+    GraphLimits,
     all_of,
     any_of,
     append,
@@ -104,7 +104,7 @@ output: {{text: nodes.write.text}}
 
 def everything() -> Graph[Any, Any]:
     """One of each."""
-    graph: Graph[Any, Any] = Graph("everything", timeout=3600, limits=Limits(branches=10), start="begin")
+    graph: Graph[Any, Any] = Graph("everything", timeout=3600, limits=GraphLimits(branches=10), start="begin")
     graph.node("begin", assign({"state.n": "1 + 1", "state.list": [1, "input", None]}))
     graph.node("work", find, input={"query": "'x'"}, retry=Retry(attempts=2), timeout=10, on_error="branch_error")
     graph.node("nap", timer(5))

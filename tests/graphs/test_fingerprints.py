@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from perdure import Retry, step
-from perdure.graph import Graph, Limits, all_of, append, assign, timer
+from perdure.graph import Graph, GraphLimits, all_of, append, assign, timer
 from perdure.kernel.records import DEFINITION, Hold
 from perdure.testing import Environment, run_with_crashes
 from perdure.testing.environment import StoreSource
@@ -93,7 +93,7 @@ def test_a_function_that_is_handed_in_by_another_name_is_the_same_function() -> 
     "changes",
     [
         {"graph": {"description": "new"}},
-        {"graph": {"limits": Limits(tokens=7)}},
+        {"graph": {"limits": GraphLimits(tokens=7)}},
         {"search": {"description": "new"}},
         {"search": {"retry": Retry(attempts=9)}},
     ],

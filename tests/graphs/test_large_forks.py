@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.errors import LimitExceeded, RunFailed
-from perdure.graph import Graph, Limits, all_of, any_of, assign, collect, timer, wait
+from perdure.graph import Graph, GraphLimits, all_of, any_of, assign, collect, timer, wait
 from perdure.models.functions.loop import WorkflowLoop
 from perdure.models.graphs import machine as machines
 from perdure.models.graphs import runner
@@ -141,7 +141,7 @@ async def test_a_crash_at_any_commit_changes_nothing(fresh: Callable[[], StoreSo
 
 @pytest.mark.usefixtures("small_pieces")
 async def test_tokens_that_are_yet_to_be_made_count_for_the_limit(source: StoreSource) -> None:
-    graph = spread("pieces_limited", all_of(), limits=Limits(tokens=10))
+    graph = spread("pieces_limited", all_of(), limits=GraphLimits(tokens=10))
     async with Environment([graph], source) as env:
         run = await env.engine.start(graph(list(range(11))))
         with pytest.raises(RunFailed) as failed:

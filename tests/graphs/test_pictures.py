@@ -14,8 +14,8 @@ from perdure.graph import (
     END,
     TERMINATE,
     Graph,
+    GraphLimits,
     JoinTokens,
-    Limits,
     NodeTokens,
     TokensView,
     all_of,
@@ -299,7 +299,7 @@ async def test_a_run_can_be_drawn_with_its_tokens() -> None:
 def graphs(draw: st.DrawFn) -> Graph[Any, Any]:
     """A graph whose nodes can all be reached, with edges in all directions."""
     size = draw(st.integers(1, 14))
-    graph: Graph[Any, Any] = Graph("any", limits=Limits())
+    graph: Graph[Any, Any] = Graph("any", limits=GraphLimits())
     names = [draw(st.sampled_from(["n", "rather_long_name_"])) + str(number) for number in range(size)]
     for name in names:
         graph.node(name, assign({}), otherwise="end")

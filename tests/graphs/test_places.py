@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure.errors import InvalidArguments, InvalidDefinition
-from perdure.graph import Graph, Limits, all_of, assign
+from perdure.graph import Graph, GraphLimits, all_of, assign
 from perdure.models.graphs.kinds import KINDS
 
 BEFORE = """graph: shop
@@ -174,7 +174,7 @@ def test_a_graph_that_is_built_in_python_says_the_same_without_lines() -> None:
         "graph 'shop', edge a -> END, join.timeout",
     ]
     with pytest.raises(InvalidArguments, match="tokens is more than 0"):
-        Limits(tokens=0)
+        GraphLimits(tokens=0)
 
 
 # Dates.

@@ -271,12 +271,13 @@ async def test_a_store_that_cannot_be_read_for_a_moment_is_asked_again() -> None
 
 
 async def test_a_branch_that_is_cancelled_while_a_record_is_read_takes_it_from_nobody(source: StoreSource) -> None:
-    read, go_on = asyncio.Event(), asyncio.Event()
+    is_put, read, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     class Slow(StoreProxy):
         async def record(self, kind: str, name: str, version: int | None = None) -> Any:
-            read.set()
-            await go_on.wait()
+            if is_put.is_set():  # Who puts one reads the version before it.
+                read.set()
+                await go_on.wait()
             return await self.inner.record(kind, name, version)
 
     graph: Graph[Any, Any] = Graph("cancelled")
@@ -293,6 +294,7 @@ async def test_a_branch_that_is_cancelled_while_a_record_is_read_takes_it_from_n
     graph.output("nodes.other")
     async with Environment([graph], source, watch=Slow) as env:
         await put_shout(env.engine)
+        is_put.set()
         run = await env.engine.start(graph(), id="r")
         await read.wait()
         await env.engine.send(NamedEvent("stop"), to="r")

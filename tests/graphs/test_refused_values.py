@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -49,10 +51,21 @@ def test_times_that_are_longer_than_any_run_lives(seconds: float) -> None:
     refused(graph, "graph 'looping', edge spin -> spin, limit_timeout: Expected `float` < 31622400000")
 
 
-@pytest.mark.parametrize("seconds", [1e300, 1e18])
+@pytest.mark.parametrize("seconds", [1e300, 1e18, -1.0, float("inf"), float("nan")])
 def test_times_that_are_no_durations_at_all(seconds: float) -> None:
-    with pytest.raises(InvalidDefinition, match="a duration"):
-        timer(seconds)
+    """No timedelta can be that. The call that is given one refuses it, before there is a graph to build."""
+    graph: Graph[Any, Any] = Graph("timed")
+    graph.node("spin", assign({}))
+    calls: dict[str, Callable[[], object]] = {
+        "timer(): duration": lambda: timer(seconds),
+        "node(): timeout": lambda: graph.node("ask", wait("paid"), timeout=seconds),
+        "Graph(): timeout": lambda: Graph("whole", timeout=seconds),
+        "all_of(): timeout": lambda: all_of(timeout=seconds),
+        "edge(): limit_timeout": lambda: graph.edge("spin", "spin", limit_timeout=seconds),
+    }
+    for place, call in calls.items():
+        with pytest.raises(InvalidDefinition, match=re.escape(f"{place} is a duration")):
+            call()
 
 
 @pytest.mark.parametrize("name", ["", "x" * 501, "a\0b"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -17,7 +17,7 @@ from perdure.errors import (
     StepTimedOut,
     Terminated,
 )
-from perdure.graph import END, TERMINATE, Graph, Limits, all_of, assign, collect, terminate, timer, wait
+from perdure.graph import END, TERMINATE, Graph, GraphLimits, all_of, assign, collect, terminate, timer, wait
 from perdure.testing import Environment, VirtualClock
 from perdure.testing.environment import StoreSource
 
@@ -282,12 +282,12 @@ async def test_a_node_that_takes_too_long_fails(source: StoreSource) -> None:
 @pytest.mark.parametrize(
     ("limits", "why"),
     [
-        (Limits(branches=3), "there would be 4 branches, and the graph's limit of branches is 3"),
-        (Limits(tokens=4), "there would be 5 tokens, and the graph's limit of tokens is 4"),
-        (Limits(nesting=1), "there would be 2 forks inside each other"),
+        (GraphLimits(branches=3), "there would be 4 branches, and the graph's limit of branches is 3"),
+        (GraphLimits(tokens=4), "there would be 5 tokens, and the graph's limit of tokens is 4"),
+        (GraphLimits(nesting=1), "there would be 2 forks inside each other"),
     ],
 )
-async def test_bounds_hold(limits: Limits, why: str, source: StoreSource) -> None:
+async def test_bounds_hold(limits: GraphLimits, why: str, source: StoreSource) -> None:
     graph: Graph[Any, Any] = Graph("bounded", limits=limits)
     graph.node("begin", assign({}))
     graph.node("part", assign({}))
@@ -297,3 +297,33 @@ async def test_bounds_hold(limits: Limits, why: str, source: StoreSource) -> Non
     error = await failure(graph, source)
     assert isinstance(error, LimitExceeded)
     assert why in str(error)
+
+
+@pytest.mark.parametrize("on_error", ["fail_run", "branch_error"])
+async def test_a_node_whose_output_cannot_be_evaluated_has_failed(
+    on_error: Literal["fail_run", "branch_error"], source: StoreSource
+) -> None:
+    graph: Graph[Any, Any] = Graph("unwritten")
+    graph.node("begin", assign({"state.l": "[]"}))
+    output = {"state.x": "1", "state.y": "branch.item == 2 ? state.missing : 1"}
+    graph.node("work", assign({"state.z": "branch.item"}), output=output, on_error=on_error)
+    graph.node("meet", assign({"output.l": "state.l"}))
+    graph.edge("begin", "work", foreach="[1, 2]")
+    ways = ["work"]
+    if on_error == "fail_run":
+        graph.node("sorry", assign({"state.z": "error.type", "state.x": "has(state.x)"}))
+        graph.edge("work", "sorry", on_error=True)
+        ways = ["work", "sorry"]
+    graph.edge(ways, "meet", join=all_of(), merge=collect("state.l", "[state.z, state.x]"))
+    async with Environment([graph], source) as env:
+        handle = await env.engine.start(graph())
+        one, other = (await handle.result())["l"]
+        assert one == [1, 1]
+        if on_error == "fail_run":
+            assert other == ["ExpressionFailed", False]
+        else:
+            assert other["error"]["type"] == "ExpressionFailed"
+            assert other["error"]["index"] == 1
+        assert "state.missing" in str((await handle.graph_events()).events)
+        assert (await handle.tokens()).nodes["work"].failed == 1
+        await env.check()

@@ -9,7 +9,7 @@ import pytest
 
 import perdure
 from perdure.errors import LimitExceeded, RunFailed
-from perdure.graph import END, Graph, Limits, all_of, any_of, assign, collect, timer, wait
+from perdure.graph import END, Graph, GraphLimits, all_of, any_of, assign, collect, timer, wait
 from perdure.models.functions.loop import WorkflowLoop
 from perdure.models.graphs import runner
 from perdure.ports import Journal
@@ -265,17 +265,17 @@ async def test_a_great_many_branches_of_several_nodes_stay_below_every_limit(sou
 
 
 async def test_a_limit_says_its_name_its_value_and_how_to_raise_it(source: StoreSource) -> None:
-    graph: Graph[Any, Any] = Graph("row", limits=Limits(in_a_row=50))
+    graph: Graph[Any, Any] = Graph("row", limits=GraphLimits(in_a_row=50))
     graph.node("spin", assign({}))
     graph.edge("spin", "spin", limit="unlimited")
     async with Environment([graph], source) as env:
         run = await env.engine.start(graph())
-        with pytest.raises(RunFailed, match=r"limit of in_a_row is 50; raise it with .*limits=Limits\(in_a_row=…\)"):
+        with pytest.raises(RunFailed, match=r"limit of in_a_row is 50; raise it .*limits=GraphLimits\(in_a_row=…\)"):
             await run.result()
 
 
 async def test_a_loop_that_waits_in_one_of_its_branches_may_go_round_for_ever(source: StoreSource) -> None:
-    graph: Graph[Any, Any] = Graph("waits", limits=Limits(in_a_row=10))
+    graph: Graph[Any, Any] = Graph("waits", limits=GraphLimits(in_a_row=10))
     graph.node("begin", assign({"state.laps": "has(state.laps) ? state.laps + 1 : 1"}))
     graph.node("nap", timer(1))
     graph.node("idle", assign({}))

@@ -16,7 +16,7 @@ from perdure.api.graph_runs import _graph_run
 from perdure.api.records import Records
 from perdure.errors import InvalidArguments, InvalidDefinition, Misuse, RunFailed, RunNotFound, StoreBusy
 from perdure.graph import Graph, add_kind, all_of, assign, child, collect, human, reduce_with, wait
-from perdure.models.functions.commands import Post
+from perdure.models.functions.commands import Output
 from perdure.models.functions.context import require_loop
 from perdure.models.functions.publications import said
 from perdure.models.graphs import define
@@ -324,7 +324,7 @@ async def test_a_run_whose_outline_has_no_digest_published_it_or_remembers_none(
 
     async def as_before(plan: Any, input: Any) -> Any:
         if published:
-            said(require_loop("a graph"), Post(KEY, f'"{graph.digest}"', False))
+            said(require_loop("a graph"), Output(KEY, f'"{graph.digest}"', False))
         return await interpret(plan, input)
 
     monkeypatch.setattr(define, "interpret", as_before)
@@ -394,6 +394,6 @@ async def test_a_definition_that_is_lost_is_said_to_be(
             await env.settle()
             assert (await env.engine.handle("r").definition()).is_current is True
     async with Client(make_store()) as client:
-        with pytest.raises(Misuse, match=r"the definition of run 'r' .* is not in the store; hand the graph in"):
+        with pytest.raises(Misuse, match=r"the definition of run 'r' .* is not in the store; pass the graph"):
             await client.handle("r").definition()
         assert (await client.handle("r").tokens(graph=graph)).nodes["begin"].completed == 1

@@ -280,7 +280,7 @@ async def test_events_come_in_pages(source: StoreSource) -> None:
         assert paged == whole
         assert (await env.engine.handle("r").graph_events(after=len(whole))).events == []
         for after, limit in ((0, 0), (0, 10_001), (-1, 1)):
-            with pytest.raises(Misuse, match="limit is between 1 and 10,000"):
+            with pytest.raises(Misuse, match="limit must be between 1 and 10,000"):
                 await env.engine.handle("r").graph_events(after=after, limit=limit)
         with pytest.raises(RunNotFound):
             await env.engine.handle("nobody").graph_events()
@@ -357,7 +357,7 @@ async def test_every_behaviour_has_a_whole_story(one: Behaviour) -> None:
 
 
 async def test_thousands_of_tokens_are_told_of_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.models.graphs.trace.TOKENS_TOLD_MAX", 50)
+    monkeypatch.setattr("perdure.models.graphs.trace.TOKENS_LISTED_MAX", 50)
     graph: Graph[Any, Any] = Graph("wide")
     graph.node("begin", assign({}))
     graph.node("work", wait("go", where={"n": "branch.index"}))

@@ -9,7 +9,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+MARK = "/tmp/perdure-was-here"
+# One text for many readers: SQL in either kind of quotes, Python's three ways of formatting, and the way back up.
+SNEAKY = "x'\"); select 1/0 --{0.x}%(x)s%n${x!}../"
+SHELL = f"x;$(touch {MARK});`touch {MARK}`"
 TEXTS = (
+    SNEAKY, SHELL,
     "' or '1'='1", "'; drop table runs; --", '"; delete from records; --', "1; select pg_sleep(9)",
     "') union select 1--", "{{7*7}}", "${7*7}", "#{7*7}", "{% for x in ().__class__.__mro__ %}{% endfor %}",
     "<%= 7*7 %>", "%(name)s%n%x", "{0.__class__}", "$(touch /tmp/perdure-was-here)",
@@ -21,7 +26,6 @@ TEXTS = (
     "1e309", "perdure.errors:EngineBug", "os:system", "__main__:x", "!!python/object/apply:os.system ['id']",
     "input.x", "true || true",
 )  # fmt: skip
-MARK = "/tmp/perdure-was-here"
 
 
 class Attack(NamedTuple):

@@ -132,7 +132,7 @@ async def test_a_head_that_comes_while_another_is_answered_is_bounded_too(monkey
     """With httptools, which reads on meanwhile; h11 reads nothing more until the answer is complete."""
     monkeypatch.setattr(server, "protocol", partial(connections.limited, HttpToolsProtocol))
     async with site(FOR_EVER) as here:
-        reader, writer = await here.connect(b"GET /api/v1/changes HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        reader, writer = await here.connect(b"GET /api/v1/runs:changes HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b"200" in await reader.readline()  # A stream, which does not end by itself.
         writer.write(HEAD)
         with pytest.raises(ConnectionError):
@@ -167,7 +167,7 @@ async def test_half_open_connections_keep_nobody_out(sends: bytes, caplog: pytes
 async def test_requests_that_are_being_answered_are_not_closed_for_others() -> None:
     limits = ConnectionLimits(connections_max=3, head_s=3600)
     async with site(limits) as here, httpx.AsyncClient(trust_env=False) as http:
-        request = http.build_request("GET", f"{here.url}/api/v1/changes")
+        request = http.build_request("GET", f"{here.url}/api/v1/runs:changes")
         streams = [await http.send(request, stream=True) for _ in range(3)]
         reader, _ = await here.connect(HEAD)
         assert await ended(reader) == b"", "there is no room"
@@ -224,7 +224,9 @@ async def test_a_token_has_its_share_of_the_streams() -> None:
 
             def ask(token: str) -> Callable[[], Any]:
                 headers = {"authorization": f"Bearer {token}"}
-                return lambda: http.send(http.build_request("GET", "/api/v1/changes", headers=headers), stream=True)
+                return lambda: http.send(
+                    http.build_request("GET", "/api/v1/runs:changes", headers=headers), stream=True
+                )
 
             first, second = (ask(token) for token in tokens)
             opened = [await first(), await first()]
@@ -241,7 +243,7 @@ async def test_a_token_has_its_share_of_the_streams() -> None:
 
 async def test_a_stream_that_nobody_reads_gives_its_place_back() -> None:
     """The place is taken when the request is admitted, and whoever asks may be gone before anything is sent."""
-    asked = b"GET /api/v1/changes HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    asked = b"GET /api/v1/runs:changes HTTP/1.1\r\nHost: localhost\r\n\r\n"
     async with site(FOR_EVER, streams_max=1) as here:
         for _ in range(20):
             _, writer = await here.connect(asked)

@@ -50,6 +50,7 @@ class Target:
             "name": ["log"] * 4,
             "queue": ["gpu"],
             "topic": ["orders", "approvals"],
+            "kind": ["prompt"] * 4,
         }
         self._client = client
         self._loop = loop
@@ -175,13 +176,24 @@ def has_parts(operation: Any) -> bool:
     return bool(operation.body.items or operation.query.items or operation.path_parameters.items)
 
 
+def without_security(document: dict[str, Any]) -> dict[str, Any]:
+    """The document without what it says of tokens. Else schemathesis leaves the token out of some of the cases that do
+    not fit: they test the gate, which test_matrix does, and soon they are too many guesses and test nothing at all."""
+    assert document.pop("security", None), "the document says no longer that requests need a token"
+    del document["components"]["securitySchemes"]
+    for item in document["paths"].values():
+        for operation in item.values():
+            operation.pop("security", None)
+    return document
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("examples", [EXAMPLES, pytest.param(MANY, marks=SOAK)], ids=["some", "many"])
 def test_nothing_that_is_asked_gets_an_answer_that_is_not_in_the_document(tmp_path: Path, examples: int) -> None:
     statuses: Counter[int] = Counter()
     with target(f"sqlite:///{tmp_path / 'fuzz.db'}") as there, requests.Session() as session:
         document = session.get(f"{there.url}/api/v1/openapi.json", headers=there.headers, timeout=30).json()
-        schema = schemathesis.openapi.from_dict(document)
+        schema = schemathesis.openapi.from_dict(without_security(document))
         for result in schema.get_all_operations():
             operation: Any = result.ok()  # type: ignore[union-attr] # an error in the document fails here, and should
 
@@ -197,3 +209,4 @@ def test_nothing_that_is_asked_gets_an_answer_that_is_not_in_the_document(tmp_pa
             settings(LIMITS, max_examples=examples)(given(case=cases(operation, there))(one))()
     print(f"{statuses.total()} cases: {dict(statuses)}")  # noqa: T201 - for the record
     assert {200, 201, 202, 204, 400, 404, 409, 428} <= set(statuses), statuses
+    assert not {401, 403, 429} & set(statuses), f"not all cases got past the gate: {statuses}"

@@ -61,7 +61,7 @@ async def answer(url: str, sent: bytes) -> tuple[int, bytes]:
         (request(b"POST /api/v1/runs", JSON, b"[" * 100_000), 400),
         (request(b"POST /api/v1/runs", JSON, b'{"workflow": "\\ud800"}'), 400),
         (request(b"POST /api/v1/runs", JSON + b"idempotency-key: \xff\r\n", b'{"workflow": "x"}'), 404),
-        (request(b"POST /api/v1/executors/queues/q/claim", JSON, b'{"worker": "w", "lease_s": 1e308}'), 400),
+        (request(b"POST /api/v1/tasks:claim", JSON, b'{"queue": "q", "worker": "w", "lease_s": 1e308}'), 400),
         (request(b"POST /api/v1/topics/x/messages", JSON, b'{"message": {}, "delay_s": 1e308}'), 400),
         (request(b"PATCH /api/v1/runs/x", JSON + b"if-match: \xff\r\n", b'{"tags": {}}'), 400),
         (request(b"POST /api/v1/runs", JSON + b"origin: http://[\r\n", b"{}"), 403),
@@ -127,6 +127,17 @@ async def test_a_page_elsewhere_is_not_answered_where_there_are_no_tokens(header
             assert b"origin_refused" in told
         by_hand = request(b"GET /api/v1/runs", b"sec-fetch-site: cross-site\r\nsec-fetch-mode: navigate\r\n")
         assert (await answer(url, by_hand))[0] == 200, "somebody has followed a link"
+
+
+@pytest.mark.parametrize("headers", ELSEWHERE)
+async def test_a_page_elsewhere_does_not_get_the_dashboard_either(headers: bytes) -> None:
+    async with Client(MemoryStore()) as client, serving(client, port=0, pages=dashboard()) as url:
+        for line in (b"GET /ui", b"GET /ui/runs", b"GET /ui/artifacts/nobody/content"):
+            assert (await answer(url, request(line, headers)))[0] == 403, line
+        for own in (b"", b"sec-fetch-site: same-origin\r\n", b"sec-fetch-site: none\r\nsec-fetch-mode: navigate\r\n"):
+            assert (await answer(url, request(b"GET /ui/runs", own)))[0] == 200
+        followed = b"sec-fetch-site: cross-site\r\nsec-fetch-mode: navigate\r\n"
+        assert (await answer(url, request(b"GET /ui/runs", followed)))[0] == 200
 
 
 async def test_guessing_sessions_is_slow() -> None:

@@ -136,7 +136,17 @@ async def test_a_failed_run_is_retried(make_store: MakeStore) -> None:
 
 async def test_what_is_asked_of_a_run_that_is_not_there_is_not_found(make_store: MakeStore) -> None:
     async with site(make_store) as here:
-        for path in ("", "/history", "/tree", "/published", "/published/x", "/streams/x", "/changes"):
+        for path in (
+            "",
+            "/history",
+            "/tree",
+            "/published",
+            "/published/x",
+            "/streams",
+            "/streams/x",
+            "/audit",
+            "/changes",
+        ):
             assert refused(await here.http.get(f"/runs/nobody{path}"), 404, "run_not_found") == {"run_id": "nobody"}
         for verb in ("cancel", "retry", "pause", "resume"):
             refused(await here.http.post(f"/runs/nobody/{verb}", json={}, headers=ANY), 404, "run_not_found")

@@ -14,7 +14,7 @@ from tests.http.site import Site, site, told
 
 MakeStore = Callable[[], Store]
 CHECK_S = 0.02
-PATHS = ("/runs/r/changes", "/runs/r/streams/log/follow", "/changes")
+PATHS = ("/runs/r/changes", "/runs/r/streams/log/follow", "/runs:changes")
 
 
 async def untagged(here: Site) -> None:
@@ -53,7 +53,7 @@ async def test_a_stream_ends_when_its_reader_may_not_read_any_more(
             while not (await anext(lines)).startswith("data: "):
                 pass
             await lose(here)
-            if path == "/changes" and lose is untagged:
+            if path == "/runs:changes" and lose is untagged:
                 # The token is valid, and its list has no run any more: it goes on, without it.
                 while '"ids":[]' not in (line := await anext(lines)):
                     assert "other" not in line

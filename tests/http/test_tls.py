@@ -197,7 +197,7 @@ async def test_a_file_that_is_missing_or_wrong_is_named(files: Callable[..., Tls
     tls = files(client_ca=True)
     path = Path(str(getattr(tls, which)))
     path.unlink()
-    assert f"{path} cannot be read: No such file" in await refusal(tls)
+    assert f"{path}: No such file" in await refusal(tls)
     path.write_text("nonsense")
     path.chmod(0o600)
     assert str(path) in await refusal(tls)
@@ -205,7 +205,7 @@ async def test_a_file_that_is_missing_or_wrong_is_named(files: Callable[..., Tls
     assert "not in PEM" in await refusal(tls)
     path.unlink()
     path.mkdir()
-    assert f"{path} cannot be read" in await refusal(tls)
+    assert f"{path}: Is a directory" in await refusal(tls)
 
 
 async def test_a_key_of_another_certificate_is_refused(files: Callable[..., Tls]) -> None:
@@ -252,4 +252,4 @@ async def test_a_certificate_that_is_cut_off_is_refused(files: Callable[..., Tls
     first, _, _ = text.partition("-----END")
     lines = first.splitlines()
     Path(tls.certificate).write_text("\n".join([*lines[:3], "-----END CERTIFICATE-----", ""]))
-    assert "cannot be read" in await refusal(tls)
+    assert "cannot read the certificate" in await refusal(tls)

@@ -33,7 +33,7 @@ async def changes(client: Client) -> list[str]:
 
 async def crash_while_making(make_store: MakeStore, point: Point) -> None:
     """A token that nobody was shown is no use to anybody, and making it again replaces it."""
-    async with life(make_store, point, "put_token") as server:
+    async with life(make_store, point, "commit") as server:
         first = await server.asked(make_token(server.client, "ci", "read"))
     async with life(make_store) as server:
         assert await is_valid(server.client, first) == (first is not None)
@@ -50,7 +50,7 @@ async def crash_while_rotating(make_store: MakeStore, point: Point) -> None:
     """Whether or not it was rotated, the old secret is valid for the overlap. Then it is rotated again."""
     async with life(make_store) as server:
         old = await make_token(server.client, "ci", "read")
-    async with life(make_store, point, "put_token") as server:
+    async with life(make_store, point, "commit") as server:
         new = await server.asked(rotate_token(server.client, "ci", overlap=HOUR))
     async with life(make_store) as server:
         is_done = point in LANDED or new is not None
@@ -73,7 +73,7 @@ async def crash_while_revoking(make_store: MakeStore, point: Point) -> None:
             return "done"
         return None
 
-    async with life(make_store, point, "put_token") as server:
+    async with life(make_store, point, "commit") as server:
         told = await server.asked(revoked(server.client))
     async with life(make_store) as server:
         assert await is_valid(server.client, token) == (point not in LANDED and told is None)

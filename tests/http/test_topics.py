@@ -61,7 +61,7 @@ async def test_messages_are_cancelled_by_a_token(make_any_store: MakeStore) -> N
         await here.until(late["run_ids"][0], "suspended")
         body = {"name": "tenant/acme", "reason": "gone"}
         for was in (False, True):
-            cancelled = told(await here.http.post("/cancellation-tokens/cancel", json=body), 202)
+            cancelled = told(await here.http.post("/topics:cancel-token", json=body), 202)
             assert cancelled == {"name": "tenant/acme", "was_cancelled": was}
         await here.until(late["run_ids"][0], "rolled_back")
         again = await emitted(here, {}, cancellation_tokens=["tenant/acme"])
@@ -119,9 +119,9 @@ async def test_somebody_outside_cannot_do_it_and_retires(make_any_store: MakeSto
         ("/roots/nobody/cancel", {}, 404, "run_not_found"),
         ("/roots/nobody/roll-back", {}, 404, "run_not_found"),
         ("/topics/orders/messages", {"message": {}, "cancellation_tokens": [""]}, 400, "invalid_request"),
-        ("/cancellation-tokens/cancel", {}, 400, "invalid_request"),
-        ("/cancellation-tokens/cancel", {"name": ""}, 400, "invalid_request"),
-        ("/cancellation-tokens/cancel", {"name": "nul\0"}, 422, "invalid_arguments"),
+        ("/topics:cancel-token", {}, 400, "invalid_request"),
+        ("/topics:cancel-token", {"name": ""}, 400, "invalid_request"),
+        ("/topics:cancel-token", {"name": "nul\0"}, 422, "invalid_arguments"),
     ],
 )
 async def test_a_request_that_makes_no_sense_is_refused(
@@ -146,6 +146,6 @@ async def test_reading_is_not_enough_to_change_something(make_store: MakeStore) 
             ("/runs/r/complete-rollback", {}),
             ("/roots/r/cancel", {}),
             ("/roots/r/roll-back", {}),
-            ("/cancellation-tokens/cancel", {"name": "t"}),
+            ("/topics:cancel-token", {"name": "t"}),
         ):
             refused(await here.http.post(path, json=body, headers=reader), 403, "forbidden")

@@ -96,14 +96,14 @@ async def executors(ann: Ann) -> None:
         await ann.here.start("asks", id, order="o", kind="remote")
         await ann.here.task(queue="gpu", run=id)
         worker = {"worker": "w"}
-        [task] = await ann.does("POST", "/executors/queues/gpu/claim", worker)
+        [task] = await ann.does("POST", "/tasks:claim", {"queue": "gpu", **worker})
         assert (task["actor"], task["worker"]) == ("ann", "w")
-        path = f"/executors/tasks/{task['id']}"
+        path = f"/tasks/{task['id']}"
         for header in (ann._header, {}):  # Somebody else looks after it for a while.
             beat = await ann.here.http.post(f"{path}/heartbeat", json=worker, headers=header)
             assert told(beat)["actor"] == ("ann" if header else "root")
         assert (await ann.does("POST", f"{path}/release", worker))["actor"] == "ann"
-        await ann.does("POST", "/executors/queues/gpu/claim", worker)
+        await ann.does("POST", "/tasks:claim", {"queue": "gpu", **worker})
         if id == "does":
             await ann.does("POST", f"{path}/complete", {**worker, "result": {"ok": True}})
         else:
@@ -163,7 +163,7 @@ async def cancellation_tokens(ann: Ann) -> None:
     (run_id,) = root["run_ids"]
     await ann.here.until(run_id, "suspended")
     before = len(await ann.rows(run_id))
-    await ann.does("POST", "/cancellation-tokens/cancel", {"name": "deploy-17"})
+    await ann.does("POST", "/topics:cancel-token", {"name": "deploy-17"})
     await ann.here.until(run_id, "rolled_back")
     assert len(await ann.rows(run_id)) > before
 
@@ -182,7 +182,34 @@ async def waiting(ann: Ann, id: str) -> None:
     await ann.here.until(id, "suspended")
 
 
+async def many(ann: Ann) -> None:
+    runs = [{"workflow": "pays", "id": f"many-{number}", "input": {"order": "o"}} for number in range(2)]
+    assert [one["id"] for one in await ann.does("POST", "/runs:start-many", {"runs": runs})] == ["many-0", "many-1"]
+    for run in runs:
+        await ann.here.until(str(run["id"]), "suspended")
+    selection = {"selection": {"workflow": "pays"}}
+    for verb, row in (("pause", "paused"), ("resume", "resumed"), ("cancel", "cancelled")):
+        report = await ann.does("POST", f"/runs:{verb}", selection)
+        assert {"many-0", "many-1"} <= set(report["changed"])
+        assert row in await ann.rows("many-1")
+    await ann.here.start("fails", "many-2")
+    await ann.here.until("many-2", "failed")
+    assert "many-2" in (await ann.does("POST", "/runs:retry", {"selection": {"workflow": "fails"}}))["changed"]
+    assert "running" in await ann.rows("many-2")
+
+
+async def records(ann: Ann) -> None:
+    assert (await ann.does("PUT", "/records/prompt/greeting", {"body": "hello"}))["actor"] == "ann"
+
+
+async def purges(ann: Ann) -> None:
+    assert await ann.does("POST", "/events:purge", {}) == {"removed": 0}, "it has no actor: engines do the same"
+
+
 TRIED: dict[Callable[[Ann], Awaitable[None]], set[str]] = {
+    many: {f"POST /runs:{verb}" for verb in ("start-many", "pause", "resume", "cancel", "retry")},
+    records: {"PUT /records/{kind}/{name}"},
+    purges: {"POST /events:purge"},
     starts: {"POST /runs"},
     changes: {
         "PATCH /runs/{run_id}",
@@ -195,8 +222,8 @@ TRIED: dict[Callable[[Ann], Awaitable[None]], set[str]] = {
     letters: {"POST /dead-letters/{letter_id}/replay", "DELETE /dead-letters/{letter_id}"},
     tasks: {"POST /tasks/{task_id}/answer"},
     executors: {
-        "POST /executors/queues/{queue}/claim",
-        *(f"POST /executors/tasks/{{task_id}}/{verb}" for verb in ("heartbeat", "release", "complete", "fail")),
+        "POST /tasks:claim",
+        *(f"POST /tasks/{{task_id}}/{verb}" for verb in ("heartbeat", "release", "complete", "fail")),
     },
     tokens: {"POST /tokens", "POST /tokens/{name}/rotate", "DELETE /tokens/{name}"},
     topics: {
@@ -207,7 +234,7 @@ TRIED: dict[Callable[[Ann], Awaitable[None]], set[str]] = {
         "POST /roots/{root_id}/roll-back",
     },
     roots: {"POST /roots/{root_id}/cancel"},
-    cancellation_tokens: {"POST /cancellation-tokens/cancel"},
+    cancellation_tokens: {"POST /topics:cancel-token"},
 }
 
 

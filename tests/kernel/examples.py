@@ -7,7 +7,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from perdure.kernel import ops
-from perdure.kernel.decide import Decision, decide
+from perdure.kernel.decide import decide
+from perdure.kernel.decision import Decision
 from perdure.kernel.invariants import check_decision
 from perdure.kernel.records import Entry, Hold, Run, Wait
 from perdure.kernel.status import FINISHED, Status

@@ -9,10 +9,10 @@ import pytest
 
 from perdure.errors import InvariantViolated
 from perdure.kernel import mailboxes
-from perdure.kernel.decide import _meet
 from perdure.kernel.mailboxes import EMPTY, Mailbox
 from perdure.kernel.ops import Advance
 from perdure.kernel.records import Event, Wait
+from perdure.kernel.rules.advances import _meet
 from tests.kernel.examples import NOW
 
 
@@ -32,7 +32,7 @@ def with_waits(*waits: Wait) -> Mailbox:
 
 def test_an_event_wins_the_position_that_was_opened_first() -> None:
     mailbox, given = mailboxes.put(with_waits(a_wait("2"), a_wait("1")), an_event())
-    assert (given.position, mailbox.won) == ("2", {"2": (0, "e")})
+    assert (given.position, dict(mailbox.won)) == ("2", {"2": (0, "e")})
     mailbox, given = mailboxes.put(mailbox, an_event("e-2"))
     assert given.position == "1"
     mailbox, given = mailboxes.put(mailbox, an_event("e-3"))
@@ -185,9 +185,90 @@ def test_what_is_unread_never_fits_what_is_open_whatever_was_looked_at(seed: int
 
 def test_an_advance_does_not_look_at_positions_that_were_open_before(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[Wait] = []
+    accepts = mailboxes.accepts
     mailbox = with_waits(*[a_wait(str(number), where=(("n", str(number)),)) for number in range(1_000)])
     mailbox, _ = mailboxes.put(mailbox, an_event("other", fields={"n": "none"}))
-    monkeypatch.setattr(mailboxes, "accepts", lambda wait, _: looked.append(wait))
+
+    def counting(wait: Wait, event: Event) -> bool:
+        looked.append(wait)
+        return accepts(wait, event)
+
+    monkeypatch.setattr(mailboxes, "accepts", counting)
     _meet(mailbox, Advance(run_id="r-1", at=NOW, claim=1, cause="", waits=(a_wait("x"),), waits_dropped=("5",)))
     mailboxes.put(mailbox, an_event("answer"), only_at="7")
+    _, given = mailboxes.put(mailbox, an_event("number", fields={"n": "900"}))
+    assert given.position == "900"
     assert [wait.position for wait in looked] == ["x", "7"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_events_go_where_a_plain_search_would_put_them(seed: int) -> None:
+    """Positions are looked up by what they wait for. All positions and all events, gone through in order, agree."""
+    chance = random.Random(seed)
+    mailbox, opened, sent = EMPTY, 0, 0
+    plain = Plain()
+    for _ in range(400):
+        if chance.random() < 0.5:
+            sent += 1
+            fields = {"x": chance.choice("12"), **({"y": chance.choice("12")} if chance.random() < 0.5 else {})}
+            event = an_event(f"e-{sent}", chance.choice("ab"), fields=fields, expires_at=NOW + 10)
+            mailbox, given = mailboxes.put(mailbox, event)
+            assert (given.position, given.option) == plain.put(event)
+        else:
+            dropped = tuple(position for position in mailbox.in_order() if chance.random() < 0.2)
+            held = [mailbox.given[position][1].id for position in dropped if position in mailbox.given]
+            read = tuple(event_id for event_id in held if chance.random() < 0.5)
+            waits: list[Wait] = []
+            for _ in range(chance.randrange(40) if chance.random() < 0.3 else chance.randrange(4)):
+                opened += 1
+                for option in range(chance.randrange(1, 3)):
+                    shape = chance.choice([(), ("x",), ("y",), ("x", "y")])
+                    where = tuple((name, chance.choice("12")) for name in shape)
+                    waits.append(a_wait(str(opened), chance.choice("ab"), option=option, where=where))
+            op = Advance(
+                run_id="r-1", at=NOW, claim=1, cause="", waits=tuple(waits), waits_dropped=dropped, events_read=read
+            )
+            met, winners = _meet(mailbox, op)
+            mailbox = mailbox if met is None else met
+            assert [(event.id, event.position, event.option) for event in winners] == plain.meet(op)
+        assert dict(mailbox.won) == plain.won
+        assert [event.id for event in mailbox.events] == [event.id for _, event in plain.events]
+    assert opened > 200
+
+
+class Plain:
+    """What a mailbox is to do, without any index."""
+
+    def __init__(self) -> None:
+        self.waits: dict[str, list[Wait]] = {}
+        self.won: dict[str, tuple[int, str | None]] = {}
+        self.events: list[tuple[int, Event]] = []  # all that were not read, by place
+        self._sent = 0
+
+    def put(self, event: Event) -> tuple[str | None, int]:
+        self.events.append((self._sent, event))
+        self._sent += 1
+        for position, group in self.waits.items():
+            for wait in group if position not in self.won else ():
+                if mailboxes.accepts(wait, event):
+                    self.won[position] = wait.option, event.id
+                    return position, wait.option
+        return None, 0
+
+    def meet(self, op: Advance) -> list[tuple[str, str, int]]:
+        for position in op.waits_dropped:
+            self.waits.pop(position, None)
+            self.won.pop(position, None)
+        self.events = [placed for placed in self.events if placed[1].id not in op.events_read]
+        for wait in op.waits:
+            self.waits.setdefault(wait.position, []).append(wait)
+        winners: list[tuple[str, str, int]] = []
+        for position, group in self.waits.items():
+            taken = {event_id for _, event_id in self.won.values()}
+            for _, event in self.events if position not in self.won else ():
+                options = [wait.option for wait in group if mailboxes.accepts(wait, event)]
+                if options and event.id not in taken:
+                    self.won[position] = options[0], event.id
+                    winners.append((event.id, position, options[0]))
+                    break
+        return winners

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from perdure.errors import IsOperation, RunOwnedElsewhere
 from perdure.kernel import ops
 from perdure.kernel.cooperation import Cooperation, MessageEventRow, origin_of, read_origin
-from perdure.kernel.decide import Decision, decide
-from perdure.kernel.decision import DecisionInput
-from perdure.kernel.effects import Begin, Finish, Look
+from perdure.kernel.decide import decide
+from perdure.kernel.decision import Decision, DecisionInput
+from perdure.kernel.effects import Begin, Finish, Notified
+from perdure.kernel.readiness import Readiness
 from perdure.kernel.records import Outcome, Run
 from perdure.kernel.status import Status
 
@@ -50,8 +51,8 @@ def rows(*types: str) -> Cooperation:
     )
 
 
-def tell(run: Run | None, kind: str = "news", inputs: DecisionInput | None = None, **fields: Any) -> Decision:
-    return decide(run, ops.Tell(run_id="b", at=9, kind=kind, **fields), ME, inputs or DecisionInput())
+def notify(run: Run | None, kind: str = "news", inputs: DecisionInput | None = None, **fields: Any) -> Decision:
+    return decide(run, ops.Notify(run_id="b", at=9, kind=kind, **fields), ME, inputs or DecisionInput())
 
 
 def cooperate(run: Run, status: Status, inputs: DecisionInput | None = None, **fields: Any) -> Decision:
@@ -73,39 +74,43 @@ def test_the_origin_of_a_run_is_its_message_and_its_lineage() -> None:
 # Word
 
 
-def test_a_run_that_can_go_on_is_awake_in_the_commit_that_tells_it() -> None:
-    decision = tell(a_run(), inputs=DecisionInput(is_ready=True))
+def awaiting(*children: str, **fields: Any) -> DecisionInput:
+    return DecisionInput(readiness=Readiness(claim=2).awaiting(children), **fields)
+
+
+def test_a_run_that_can_go_on_is_awake_in_the_commit_that_notifies_it() -> None:
+    decision = notify(a_run(), inputs=awaiting("c"), child="c")
     assert became(decision) == ["running"]
-    assert [type(effect) for effect in decision.effects] == [Look]
+    assert [type(effect) for effect in decision.effects] == [Notified]
 
 
-def test_a_run_that_cannot_go_on_yet_only_hears() -> None:
-    decision = tell(a_run(), inputs=DecisionInput(is_ready=False))
+def test_a_run_that_cannot_go_on_yet_is_only_notified() -> None:
+    decision = notify(a_run(), inputs=awaiting("c", "d"), child="c")
     assert not decision.row
-    assert [type(effect) for effect in decision.effects] == [Look]
+    assert [type(effect) for effect in decision.effects] == [Notified]
 
 
 @pytest.mark.parametrize("kind", ["ask", "undo"])
 def test_who_is_to_give_up_is_awake_and_so_are_those_below(kind: str) -> None:
-    decision = tell(a_run(), kind, DecisionInput(children=("c", "d"), is_ready=False))
+    decision = notify(a_run(), kind, awaiting("x", children=("c", "d")))
     assert became(decision) == ["running"]
     assert [(post.run_id, post.kind) for post in decision.follow_ups] == [("c", "ask"), ("d", "ask")]  # type: ignore[attr-defined]
 
 
 def test_another_engines_run_is_its_own_to_tell() -> None:
     with pytest.raises(RunOwnedElsewhere):
-        tell(a_run(owner=OTHER))
+        notify(a_run(owner=OTHER))
 
 
 def test_a_waiting_run_that_nobody_has_is_taken_where_its_code_is() -> None:
-    decision = tell(a_run(owner=None))
+    decision = notify(a_run(owner=None))
     assert decision.run is not None
     assert (decision.run.owner, decision.run.claim, decision.run.status) == (ME, 3, Status.RUNNING)
     assert [type(effect) for effect in decision.effects] == [Begin]
 
 
 def test_a_waiting_run_that_nobody_has_is_marked_for_whoever_has_its_code() -> None:
-    decision = tell(a_run(owner=None), inputs=DecisionInput(has_code=False))
+    decision = notify(a_run(owner=None), inputs=DecisionInput(has_code=False))
     assert decision.guard  # Who takes it in the same moment would not know.
     assert not decision.row
     assert [(wait.position, wait.due_at) for wait in decision.waits] == [("news", 0)]
@@ -113,7 +118,7 @@ def test_a_waiting_run_that_nobody_has_is_marked_for_whoever_has_its_code() -> N
 
 @pytest.mark.parametrize("status", [Status.RUNNING, Status.ROLLING_BACK, Status.CREATED])
 def test_whoever_takes_a_run_reads_what_it_was_told(status: Status) -> None:
-    decision = tell(a_run(status, owner=None))
+    decision = notify(a_run(status, owner=None))
     assert decision.guard
     assert not decision.row
     assert not decision.effects
@@ -122,17 +127,17 @@ def test_whoever_takes_a_run_reads_what_it_was_told(status: Status) -> None:
 def test_a_run_that_nobody_has_taken_never_begins() -> None:
     refusal = rows("SEEN", "ROLLING_BACK", "ROLLED_BACK")
     brought: dict[str, Any] = {"refusal": refusal, "failure": "{}", "answer": "gone", "parent_id": "a"}
-    decision = tell(a_run(Status.CREATED, owner=None), "undo", DecisionInput(has_code=False), **brought)
+    decision = notify(a_run(Status.CREATED, owner=None), "undo", DecisionInput(has_code=False), **brought)
     assert became(decision) == ["running", "rolling_back", "rolled_back"]
     assert decision.cooperation is refusal
     assert [(post.run_id, post.about) for post in decision.follow_ups] == [("a", "gone")]  # type: ignore[attr-defined]
-    claimed = tell(a_run(Status.CREATED), "undo", **brought)
+    claimed = notify(a_run(Status.CREATED), "undo", **brought)
     assert claimed.cooperation is None  # Its owner knows better.
 
 
 @pytest.mark.parametrize("has_code", [True, False])
 def test_what_has_succeeded_is_undone(has_code: bool) -> None:
-    decision = tell(a_run(Status.SUCCEEDED), "undo", DecisionInput(has_code=has_code))
+    decision = notify(a_run(Status.SUCCEEDED), "undo", DecisionInput(has_code=has_code))
     assert decision.run is not None
     assert (decision.run.status, decision.run.completed_at) == (Status.ROLLING_BACK, None)
     assert decision.run.owner == (ME if has_code else None)
@@ -141,8 +146,8 @@ def test_what_has_succeeded_is_undone(has_code: bool) -> None:
 
 @pytest.mark.parametrize(("status", "kind"), [(Status.SUCCEEDED, "ask"), (Status.ROLLED_BACK, "undo")])
 def test_what_has_ended_is_told_nothing(status: Status, kind: str) -> None:
-    assert tell(a_run(status), kind).reply is False
-    assert tell(None, kind).reply is False
+    assert notify(a_run(status), kind).reply is False
+    assert notify(None, kind).reply is False
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -179,7 +184,8 @@ def test_a_run_that_gets_on_has_recovered() -> None:
 
 def test_a_run_that_was_told_while_it_ended_is_undone_at_once() -> None:
     outcome = Outcome(output="null")
-    decision = cooperate(a_run(Status.RUNNING), Status.SUCCEEDED, DecisionInput(is_undone=True), outcome=outcome)
+    inputs = DecisionInput(readiness=Readiness(claim=2).after("undo", ""))
+    decision = cooperate(a_run(Status.RUNNING), Status.SUCCEEDED, inputs, outcome=outcome)
     assert became(decision) == ["succeeded", "rolling_back"]
     assert decision.run is not None
     assert (decision.run.owner, decision.run.claim) == (ME, 3)

@@ -14,12 +14,13 @@ from perdure.errors import (
     RunOwnedElsewhere,
 )
 from perdure.kernel import mailboxes, ops
-from perdure.kernel.decide import NOTHING, Started, decide
-from perdure.kernel.decision import DecisionInput
+from perdure.kernel.decide import decide
+from perdure.kernel.decision import NOTHING, DecisionInput
 from perdure.kernel.effects import Begin, Drop, Finish, Proceed, Rearm
 from perdure.kernel.mailboxes import EMPTY
 from perdure.kernel.ops import End
 from perdure.kernel.records import Outcome
+from perdure.kernel.rules.starts import Started
 from perdure.kernel.status import ACTIVE, FINISHED, Status
 from tests.kernel.examples import (
     BLOCKED,

@@ -7,7 +7,8 @@ from msgspec import UNSET
 
 from perdure.errors import EngineBug, InvariantViolated
 from perdure.kernel import ops
-from perdure.kernel.decide import _RULES, Decision
+from perdure.kernel.decide import RULES
+from perdure.kernel.decision import Decision
 from perdure.kernel.invariants import check_decision, check_entry, check_run
 from perdure.kernel.records import Entry, Run, Wait
 from perdure.kernel.status import Status
@@ -54,7 +55,7 @@ def test_an_impossible_entry_is_an_engine_bug(entry: Entry) -> None:
 
 
 def test_there_is_a_rule_for_every_op() -> None:
-    assert set(_RULES) == set(ops.Op.__subclasses__())
+    assert set(RULES) == set(ops.Op.__subclasses__())
 
 
 def test_an_op_knows_how_much_it_adds_to_a_batch() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure.kernel import ops
-from perdure.kernel.decide import NOTHING
+from perdure.kernel.decision import NOTHING
 from perdure.kernel.effects import Finish, Proceed, Published
 from perdure.kernel.ops import Continuation, End
 from perdure.kernel.records import Outcome, PublishedValue, StreamItem

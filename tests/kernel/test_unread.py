@@ -13,7 +13,8 @@ from tests.kernel.examples import NOW
 
 
 def an_event(place: int, expires_at: int = NOW + 1_000) -> Event:
-    return Event(id=f"e-{place}", name="a", run_id="r-1", at=NOW, expires_at=expires_at)
+    fields = {"number": str(place), "colour": str(place % 3)}
+    return Event(id=f"e-{place}", name="a", run_id="r-1", at=NOW, expires_at=expires_at, fields=fields)
 
 
 def listed(some: Unread | None) -> list[Placed]:
@@ -55,6 +56,11 @@ def test_they_are_what_a_plain_list_would_be(seed: int) -> None:
             some = unread.without_expired(some, now)
             expected = [placed for placed in expected if placed[1].expires_at > now]
         assert (0 if some is None else some.count) == len(expected)
+        if some is not None and random.random() < 0.1:
+            colour = str(random.randrange(4))
+            fitting = [placed for placed in expected if placed[1].fields["colour"] == colour]
+            fresh = next((placed for placed in fitting if placed[1].expires_at > now), None)
+            assert unread.first(some, (("colour", colour),), now) == fresh
         if kept is not None:
             assert listed(before) == kept  # What was there before is as it was.
             assert listed(some) == expected
@@ -65,9 +71,12 @@ def test_they_are_what_a_plain_list_would_be(seed: int) -> None:
 def test_the_first_that_fits_is_found_behind_others_and_behind_what_has_expired() -> None:
     some = unread.of([(place, an_event(place, NOW + place)) for place in range(600)])
     assert some is not None
-    assert unread.first(some, lambda _: True, NOW + 300) == (301, an_event(301, NOW + 301))
-    assert unread.first(some, lambda event: event.id == "e-599", NOW) == (599, an_event(599, NOW + 599))
-    assert unread.first(some, lambda event: event.id == "e-5", NOW + 5) is None
+    assert unread.first(some, (), NOW + 300) == (301, an_event(301, NOW + 301))
+    assert unread.first(some, (("number", "599"),), NOW) == (599, an_event(599, NOW + 599))
+    assert unread.first(some, (("colour", "2"), ("number", "599")), NOW) == (599, an_event(599, NOW + 599))
+    assert unread.first(some, (("colour", "1"), ("number", "599")), NOW) is None
+    assert unread.first(some, (("size", "1"),), NOW) is None
+    assert unread.first(some, (("number", "5"),), NOW + 5) is None
 
 
 def test_what_had_won_without_being_read_is_before_what_was_sent_after_it() -> None:

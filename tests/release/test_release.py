@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
@@ -12,7 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from release.audit import Finding, ask, judge
+from release.audit import Finding, ask, ended, judge
 from release.sbom import document
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,3 +92,20 @@ def test_without_an_answer_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(finding, Finding)
     assert finding.code == 3
     assert "NOT AUDITED" in finding.lines[0]
+
+
+@pytest.mark.parametrize(("arguments", "code"), [([], 3), (["--offline"], 0)])
+def test_whoever_goes_on_without_an_audit_is_told_so(arguments: list[str], code: int) -> None:
+    nowhere = {**os.environ, "HTTPS_PROXY": "http://127.0.0.1:1", "HTTP_PROXY": "http://127.0.0.1:1"}
+    command = [sys.executable, "-m", "release.audit", *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=nowhere, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert done.stdout.startswith("NOT AUDITED")
+    assert ("GOING ON WITHOUT AN AUDIT" in done.stdout) is bool(arguments)
+
+
+def test_being_offline_hides_no_hole_that_was_found() -> None:
+    finding = judge({"h11", "idna"}, {"dependencies": [HOLED, SKIPPED]})
+    assert ended(finding, is_offline=True) == (1, finding.lines)
+    clean = judge({"h11"}, {"dependencies": [CLEAN]})
+    assert ended(clean, is_offline=True) == (0, clean.lines)

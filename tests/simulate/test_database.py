@@ -113,7 +113,7 @@ def test_whoever_takes_a_run_that_wins_something_just_then_hears_of_it(bugs: fro
                 one.commit(update(run, owner="e-1", claim=1)), other.exchange(events=[an_event(f"e-{number}")])
             )
             has_found = any(events for _, _, events in taken.taken)
-            if not has_found and run.id not in sent.told:
+            if not has_found and run.id not in sent.notified:
                 unheard.append(run.id)
 
     played(scene)

@@ -94,15 +94,15 @@ async def test_a_store_in_memory_has_no_connections() -> None:
 async def test_a_connection_to_another_kind_of_database_is_refused(postgres: str, lite: str) -> None:
     with closing(sqlite3.connect(path_of(lite))) as own, closing(psycopg.connect(plain(postgres))) as other:
         async with Client(postgres) as client:
-            await refused(client, own, "the store is on postgresql, and this connection leads to sqlite")
+            await refused(client, own, "the store is on postgresql, and this connection is to sqlite")
         async with Client(lite) as client:
-            await refused(client, other, "the store is on sqlite, and this connection leads to postgresql")
+            await refused(client, other, "the store is on sqlite, and this connection is to postgresql")
 
 
 async def test_code_that_blocks_is_told_to_await_what_must_be(postgres: str) -> None:
     async with Client(postgres) as client, of_asyncpg(postgres) as connection:
         prepared = await client.prepare_start(ship("o"), id="refused")
-        with pytest.raises(Misuse, match="is to be awaited"):
+        with pytest.raises(Misuse, match="is an async connection"):
             prepared.insert(connection)
 
 
@@ -174,7 +174,7 @@ async def test_a_transaction_that_has_failed_must_be_rolled_back(postgres: str, 
     async with Client(postgres) as client, opened(driver, postgres) as mine:
         with pytest.raises((asyncpg.PostgresError, psycopg.Error, DBAPIError)):
             await mine.execute("select 1 / 0")
-        await refused(client, mine.connection, "roll it back, and begin another")
+        await refused(client, mine.connection, "roll it back, and begin a new one")
         await mine.rollback()
         run = await client.start(ship("o"), connection=mine.connection)
         await mine.commit()
@@ -199,7 +199,7 @@ async def test_a_session_whose_flush_has_failed_must_be_rolled_back(postgres: st
             session.add(Order(id=new_id))
             with pytest.raises(IntegrityError):
                 session.flush()
-            await refused(client, session, "roll it back, and begin another")
+            await refused(client, session, "roll it back, and begin a new one")
             session.rollback()
             session.add(Order(id=new_id))
             run = await client.start(ship(new_id), connection=session)

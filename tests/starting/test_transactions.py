@@ -115,7 +115,7 @@ async def test_a_late_commit_starts_it_then(
     async with Engine(url, workflows=WORKFLOWS, poll_s=0.05), Client(url) as client, begin() as mine:
         run = await client.start(ship(new_id), id=new_id, connection=mine.connection)
         if isinstance(client.session.store, PostgresStore):
-            while client.session.store._lookout._task is None or not client.session.store._lookout._task.done():
+            while client.session.store._db.lookout._task is None or not client.session.store._db.lookout._task.done():
                 await asyncio.sleep(0.001)
         assert await client.runs.get(new_id) is None
         await mine.commit()

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import pytest
 from msgspec.structs import replace
 
+from perdure.kernel.artifacts import Artifact, ArtifactWrites
 from perdure.kernel.batch import Batch
 from perdure.kernel.records import Event, Wait
 from perdure.kernel.rules.broadcasts import Freed, Pending, Queue, Settlement
-from perdure.kernel.stock import Artifact, Stock
-from perdure.storage.memory_events import Answers, EventTables
-from perdure.storage.memory_stock import StockTables
+from perdure.storage.memory.tables.artifacts import ArtifactTables
+from perdure.storage.memory.tables.events import Answers, EventTables
 
 MANY = 300
 
@@ -82,7 +82,7 @@ def test_one_of_many_events_is_found_without_looking_at_the_others(whose: str | 
 
 
 def test_staging_and_publishing_many_artifacts_looks_at_each_a_few_times() -> None:
-    tables = StockTables()
+    tables = ArtifactTables()
     found = [
         Artifact(
             id=str(number),
@@ -101,9 +101,9 @@ def test_staging_and_publishing_many_artifacts_looks_at_each_a_few_times() -> No
         for number in range(MANY)
     ]
     Counted.comparisons = 0
-    tables.apply(batch(stock=Stock(artifacts=[*found])))
-    tables.apply(batch(stock=Stock(artifacts=[*found])))  # again, as after a crash
-    tables.apply(batch(stock=Stock(fates={"r": "published"})))
+    tables.apply(batch(artifacts=ArtifactWrites(artifacts=[*found])))
+    tables.apply(batch(artifacts=ArtifactWrites(artifacts=[*found])))  # again, as after a crash
+    tables.apply(batch(artifacts=ArtifactWrites(fates={"r": "published"})))
     assert Counted.comparisons <= 20 * MANY
     versions = sorted((str(one.name), one.version) for one in tables.artifacts.values())
     assert versions[:3] == [("part-0", 1), ("part-0", 2), ("part-0", 3)]

@@ -73,8 +73,8 @@ async def test_the_file_is_durable_and_small_beside_itself(path: Path) -> None:
             names = ("journal_mode", "synchronous", "busy_timeout")
             return [connection.execute(f"pragma {name}").fetchone()[0] for name in names]
 
-        assert await store._writer.run(pragmas) == ["wal", 2, 5000]
-        assert await store._reader.run(lambda c: c.execute("pragma query_only").fetchone()[0]) == 1
+        assert await store._db.writer.run(pragmas) == ["wal", 2, 5000]
+        assert await store._db.reader.run(lambda c: c.execute("pragma query_only").fetchone()[0]) == 1
         await Author.enroll(store, "e-1")
         assert (path.parent / "runs.db-engine-e-1.lock").exists()
     assert [file.name for file in path.parent.iterdir()] == ["runs.db"]
@@ -258,7 +258,7 @@ async def test_a_full_disk_is_told_and_leaves_nothing_half_written(path: Path) -
         def limit(pages: int) -> Callable[[sqlite3.Connection], object]:
             return lambda connection: connection.execute(f"pragma max_page_count = {pages}").fetchone()
 
-        await store._writer.run(limit(1))  # SQLite takes the present size for less than that.
+        await store._db.writer.run(limit(1))  # SQLite takes the present size for less than that.
         batch = author.batch(
             update(a_run(), outcome=Outcome(output=LARGE)),
             *(insert(a_run(f"more-{i}"), LARGE) for i in range(10)),
@@ -271,7 +271,7 @@ async def test_a_full_disk_is_told_and_leaves_nothing_half_written(path: Path) -
         assert (stored.run, stored.outcome) == (a_run(), Outcome())
         assert (await store.journal("r-1"))[1] == []
         assert [engine.batch for engine in await store.engines()] == [1]
-        await store._writer.run(limit(1_000_000))
+        await store._db.writer.run(limit(1_000_000))
         await store.commit(batch)
         assert len(await store.list(RunFilter())) == 11
     assert sql(path, "pragma integrity_check") == [("ok",)]
@@ -280,7 +280,7 @@ async def test_a_full_disk_is_told_and_leaves_nothing_half_written(path: Path) -
 async def test_a_lock_held_for_too_long_is_busy(path: Path) -> None:
     async with opened(path) as store:
         author = await Author.enroll(store)
-        await store._writer.run(lambda connection: connection.execute("pragma busy_timeout = 1").fetchone())
+        await store._db.writer.run(lambda connection: connection.execute("pragma busy_timeout = 1").fetchone())
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("begin immediate")
             with pytest.raises(StoreBusy, match="locked"):
@@ -312,9 +312,9 @@ async def test_results_of_a_kilobyte_share_their_pages(path: Path) -> None:
     async with opened(path) as store:
         author = await Author.enroll(store)
         await author.commit(insert(a_run()))
-        before = await store._reader.run(_size)
+        before = await store._db.reader.run(_size)
         await author.commit(journal=[an_entry(seq=seq, value="x" * 1024) for seq in range(1, 101)])
-        assert await store._reader.run(_size) - before < 100 * 1024 * 1.5
+        assert await store._db.reader.run(_size) - before < 100 * 1024 * 1.5
 
 
 def _size(connection: sqlite3.Connection) -> int:
@@ -386,7 +386,7 @@ async def test_what_is_done_often_walks_an_index(path: Path, query: str) -> None
     async with opened(path) as store:
         text = QUERIES[query]
         variables: Any = [None] * text.count("?") if "?" in text else dict.fromkeys(re.findall(r":(\w+)", text))
-        plan = await store._writer.run(lambda c: c.execute(f"explain query plan {text}", variables).fetchall())
+        plan = await store._db.writer.run(lambda c: c.execute(f"explain query plan {text}", variables).fetchall())
     steps = [step[3] for step in plan]
     assert not [step for step in steps if step.startswith(TABLES) or "TEMP B-TREE" in step]
     assert [step for step in steps if step.startswith("SEARCH")]

@@ -45,7 +45,8 @@ def test_one_event_of_a_run_is_found_without_looking_at_the_others(name: str, pl
     steps: list[int] = []
     for size in SIZES:
         event_id = "e-0" if place == "first" else f"e-{size - 1}"
-        named = {"position": "2", "option": 0, "run_id": "r-1", "id": event_id, "ids": '["r-1"]', "cleared": "[]"}
+        named = {"position": "2", "option": 0, "run_id": "r-1", "id": event_id, "ids": "[]", "cleared": "[]"}
+        named["positions"] = '[["r-1", "1"]]'
         variables = ("r-1", event_id) if "?" in QUERIES[name] else named
         steps.append(steps_with(size, tmp_path, [(QUERIES[name], variables)]))
     assert steps[1] <= steps[0] + 20

@@ -10,15 +10,21 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from perdure import Engine, step, workflow
 from perdure.errors import EngineStopped, StoreBroken, StoreReplaced
+from perdure.storage.sqlite import store as store_module
+from perdure.storage.sqlite import tasks
 from perdure.storage.sqlite.faults import store_fault
-from perdure.storage.sqlite.losses import has_reset_bug, known_losses
+from perdure.storage.sqlite.losses import FileWatch, has_reset_bug, known_losses
+from perdure.storage.sqlite.store import SqliteStore
+from perdure.testing.conformance.base import Author, a_run, insert
 from perdure.upgrade import look
 
 KILLED = """
@@ -151,6 +157,72 @@ async def test_an_engine_whose_log_was_moved_away_does_not_write_to_it_any_more(
         await engine.shutdown(grace=0)
 
 
+async def test_an_engine_that_stopped_for_an_older_file_leaves_word_of_what_that_lacks(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await make(path)
+    older = Path(shutil.copyfile(path, path.with_name("older.db")))
+    engine = opened(path)
+    await engine.open()
+    await engine.run(touching(), id="newer")
+    for end in ("-wal", "-shm"):
+        path.with_name(f"runs.db{end}").unlink()
+    older.replace(path)
+    with pytest.raises(EngineStopped, match="runs"):
+        await engine.run(touching(), id="void")
+    await engine.shutdown(grace=0)
+    async with opened(path) as engine:
+        assert await engine.runs.get("newer") is None
+    assert "commits were lost" in caplog.text
+
+
+def unlinked_by(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, log: Path) -> None:
+    """Have somebody delete the log at the moment at which a write is done and not yet acknowledged."""
+    write = getattr(module, name)
+
+    def written(*args: Any, **options: Any) -> Any:
+        done = write(*args, **options)
+        log.unlink(missing_ok=True)
+        return done
+
+    monkeypatch.setattr(module, name, written)
+
+
+async def test_a_commit_that_was_not_acknowledged_is_not_missed(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await make(path)
+    store, log = SqliteStore(path), path.with_name("runs.db-wal")
+    await store.open()
+    author = await Author.enroll(store, "e-1")
+    await author.commit(insert(a_run("r-1")))
+    before = path.read_bytes(), log.read_bytes()
+    with monkeypatch.context() as moment:
+        unlinked_by(moment, store_module, "commit", log)
+        with pytest.raises(StoreReplaced, match=r"runs\.db-wal was deleted"):
+            await author.commit(insert(a_run("r-2")))
+    await store.close()
+    path.with_name("runs.db-shm").unlink(missing_ok=True)
+    path.write_bytes(before[0])  # Put back as they were, without the last commit.
+    log.write_bytes(before[1])
+    async with opened(path) as engine:
+        assert await engine.runs.get("r-1") is not None
+        assert await engine.runs.get("r-2") is None
+    assert "lost" not in caplog.text
+
+
+async def test_a_write_beside_the_batches_is_not_acknowledged_either(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteStore(path)
+    await store.open()
+    with monkeypatch.context() as moment:
+        unlinked_by(moment, tasks, "claim_tasks", path.with_name("runs.db-wal"))
+        with pytest.raises(StoreReplaced, match=r"runs\.db-wal was deleted"):
+            await store.claim_tasks(queue="q", worker="w", lease_us=1, at=1, limit=1)
+    await store.close()
+
+
 async def test_an_engine_whose_file_is_emptied_stops_though_all_is_in_the_log(path: Path) -> None:
     engine = opened(path)
     await engine.open()
@@ -214,3 +286,60 @@ async def test_an_idle_engine_notices_that_its_file_is_gone(path: Path) -> None:
 )  # fmt: skip
 def test_versions_of_sqlite_with_the_reset_bug_are_known(version: tuple[int, int, int], has_it: bool) -> None:
     assert has_reset_bug(version) is has_it
+
+
+@pytest.fixture
+def grown(path: Path) -> Iterator[sqlite3.Connection]:
+    """A database whose log has some pages."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("pragma journal_mode = wal")
+        connection.execute("create table t (x)")
+        grow(connection, 20)
+        yield connection
+
+
+def grow(connection: sqlite3.Connection, rows: int) -> None:
+    for _ in range(rows):
+        connection.execute("insert into t values (randomblob(5000))")
+
+
+def test_a_log_that_grows_while_another_thread_looks_was_not_cut(
+    path: Path, grown: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = FileWatch(path)
+    watch.check()
+    stat, has_met = os.stat, False
+
+    def met(name: str) -> os.stat_result:
+        """The other thread looks at a longer log before this one has compared what it saw."""
+        nonlocal has_met
+        found = stat(name)
+        if name.endswith("-wal") and not has_met:
+            has_met = True
+            grow(grown, 5)
+            watch.check()
+        return found
+
+    with monkeypatch.context() as moment:
+        moment.setattr("perdure.storage.sqlite.losses.os.stat", met)
+        watch.check()
+    assert has_met
+    watch.check()
+
+
+def test_a_log_that_was_emptied_by_a_checkpoint_and_has_grown_again_was_not_cut(
+    path: Path, grown: sqlite3.Connection
+) -> None:
+    watch = FileWatch(path)
+    watch.check()
+    grown.execute("pragma wal_checkpoint(truncate)")
+    grow(grown, 1)
+    watch.check()
+
+
+def test_a_log_that_was_cut_is_noticed_at_once(path: Path, grown: sqlite3.Connection) -> None:
+    watch = FileWatch(path)
+    watch.check()
+    os.truncate(f"{path}-wal", 8_000)
+    with pytest.raises(StoreReplaced, match="truncated"):
+        watch.check()

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from perdure.storage.lists import ways
-from perdure.storage.sqlite import cooperation, queries, stock
+from perdure.storage.sqlite import artifacts, cooperation, queries, records, tasks
 from perdure.storage.sqlite.connection import connect_writer
 from perdure.storage.sqlite.lists import counting, listing
 from perdure.storage.sqlite.queries import GatheredRows, WideStatement
 from tests.storage.listings import LISTINGS, Listing
 
-QUERIES = {**queries.QUERIES, **stock.QUERIES, **cooperation.QUERIES}
+QUERIES = {**queries.QUERIES, **artifacts.QUERIES, **tasks.QUERIES, **records.QUERIES, **cooperation.QUERIES}
 
 WIDE = {
     name: value for name, value in {**vars(queries), **vars(cooperation)}.items() if isinstance(value, WideStatement)

@@ -196,3 +196,39 @@ def test_losses_of_a_database_with_any_name_are_found_again(tmp_path: Path) -> N
     ((note, lost),) = known_losses(path)
     assert "engine e:1 has made 5" in lost
     assert note.name == f"{path.name}-lost-e%3A1.txt"
+
+
+async def test_word_of_commits_stays_for_as_long_as_the_log_alone_has_them(path: Path) -> None:
+    first, second = SqliteStore(path), SqliteStore(path)
+    await first.open()
+    await second.open()
+    lock = path.with_name("runs.db-engine-e-0.lock")
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader, closing(connect_writer(path)) as other:
+        author = await Author.enroll(first, "e-0")
+        reader.execute("begin")
+        reader.execute("select * from runs").fetchall()  # What comes later cannot be brought into the file.
+        await author.commit(insert(a_run("r-1")))
+        first.abandon()
+        assert await second.mark_dead_engines() == ["e-0"]
+        assert lock.exists()
+        report_losses(other, path)
+        assert lock.exists()
+        reader.execute("rollback")
+        report_losses(other, path)
+        assert not lock.exists()
+    assert known_losses(path) == []
+    await second.close()
+
+
+async def test_an_engine_that_gives_up_leaves_word_of_its_commits(path: Path) -> None:
+    first, second = SqliteStore(path), SqliteStore(path)
+    await first.open()
+    await second.open()
+    lock = path.with_name("runs.db-engine-e-0.lock")
+    await (await Author.enroll(first, "e-0")).commit(insert(a_run("r-1")))
+    first.withdraw("e-0")
+    assert lock.exists()
+    assert await second.mark_dead_engines() == ["e-0"]
+    assert not lock.exists()
+    await first.close()
+    await second.close()

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from perdure import Event, receive, run_of, workflow
 from perdure.errors import InvariantViolated
 from perdure.storage.memory import MemoryDatabase, MemoryStore
-from perdure.storage.memory_events import EventTables
+from perdure.storage.memory.tables.events import EventTables
 from perdure.testing import Environment
 
 

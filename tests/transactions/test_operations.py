@@ -161,8 +161,8 @@ async def test_what_a_step_has_written_is_undone_if_it_was_cancelled_before_its_
     cancelled. Whoever takes it begins with what is staged, and so knows that there is something to undo."""
     operations = shop(world.kind)
     url = await world.fresh()
-    # The emission, then the transaction of the first step.
-    async with Environment(operations, url, fault=Fault("before_effects", 2), **world.options) as env:
+    # The registration of the handlers, the emission, then the transaction of the first step.
+    async with Environment(operations, url, fault=Fault("before_effects", 3), **world.options) as env:
         await env.engine.emit(PAY, 1, id="m")
         await env.death()
         assert await world.numbers(url) == [1]

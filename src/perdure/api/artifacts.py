@@ -11,8 +11,9 @@ import msgspec
 from msgspec import Struct
 
 from perdure.api.within import checked_within
+from perdure.coordinator.silence import whole_calls
 from perdure.errors import ArtifactNotFound, InvalidArguments, InvariantViolated, RowDamaged
-from perdure.kernel.stock import Artifact
+from perdure.kernel.artifacts import Artifact
 from perdure.models.functions.artifacts import unsealed
 from perdure.ports import ArtifactFilter, Within
 from perdure.session import Session
@@ -28,7 +29,7 @@ class ArtifactView(Struct, frozen=True, kw_only=True):
     run_id: str
     name: str
     type: str
-    form: str  # json | text | bytes: what reading it gives
+    form: str  # json | text | bytes: what `read` returns
     media_type: str
     size: int
     digest: str
@@ -41,12 +42,13 @@ class ArtifactView(Struct, frozen=True, kw_only=True):
     published_at: datetime | None
 
 
-ArtifactViews = list[ArtifactView]  # `list` means something else inside the class.
+ArtifactViews = list[ArtifactView]  # inside the class, `list` is the method
 
 
+@whole_calls()
 @checked(constructor=False)
 class Artifacts:
-    """Artifacts that runs have published, and those that are staged."""
+    """Artifacts that runs have published or staged."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -62,8 +64,9 @@ class Artifacts:
         after: str | None = None,
         limit: int = 100,
     ) -> ArtifactViews:
-        """Published artifacts, the newest first; `after` is the id of the last one seen. With `staged` also those that
-        are staged in runs that have not ended. `within` leaves out artifacts of other runs."""
+        """Return published artifacts, newest first. `after` is the id of the last one that you have. With `staged`,
+        those that are staged by runs that have not ended are included. With `within`, artifacts of runs outside of it
+        are left out."""
         self._session.check_open()
         for argument, text in (("name", name), ("run", run), ("type", type), ("after", after)):
             checked_option(text, argument)
@@ -81,13 +84,14 @@ class Artifacts:
         return [artifact_view(one) for one in await self._session.caller_store.artifacts(wanted)]
 
     async def get(self, name: str | None = None, version: int | None = None, *, id: str | None = None) -> ArtifactView:
-        """One artifact: the newest, or a version, of a name, or the one with an id. Raises ArtifactNotFound."""
+        """Return an artifact: the newest version of a name, or one version of it, or the one with an id. Raises
+        ArtifactNotFound."""
         return artifact_view(await self._artifact(name, version, id))
 
     async def read(self, name: str | None = None, version: int | None = None, *, id: str | None = None) -> Any:
-        """An artifact's content: the value, if it was staged as one, text as text, and bytes or a file as bytes. All of
-        it is in memory then: see `open`. Raises ArtifactNotFound, and InvariantViolated if it is not what was
-        staged."""
+        """Return an artifact's content: a value as plain JSON values, text as str, bytes or a file as bytes. All of it
+        is loaded into memory; for a large one see `open`. Raises ArtifactNotFound, and InvariantViolated if the content
+        is not what was staged."""
         found = await self._artifact(name, version, id)
         data = b"".join([part async for part in self._parts(found)])
         if found.form == "json":
@@ -95,8 +99,8 @@ class Artifacts:
         return data.decode() if found.form == "text" else data
 
     def open(self, id: str) -> AsyncIterator[bytes]:
-        """An artifact's content part by part: `async for part in artifacts.open(id)`. Raises ArtifactNotFound, and,
-        after the last part, InvariantViolated if it is not what was staged."""
+        """Return an artifact's content part by part: `async for part in engine.artifacts.open(id)`. Raises
+        ArtifactNotFound, and, after the last part, InvariantViolated if the content is not what was staged."""
         self._session.check_open()
         return self._opened(checked_text(id, "an artifact's id"))
 

@@ -1,8 +1,8 @@
-"""`engine.audit`: every change of a run, of a record or of a token, with who asked for it, to be kept elsewhere.
+"""`engine.audit`: export every change of a run, a record or a token, and who asked for it.
 
-Lines come in a stable order: runs by id, each with its changes in order; then records by kind and
-name, each with its versions; then tokens. What is there already never moves, so two exports of the same time have the
-same lines, but for what was added meanwhile.
+Lines have a stable order: runs by id, each with its changes in order; then records by kind and name, each with its
+versions; then tokens. So two exports of the same span of time have the same lines, except for what was added in
+between.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RunChange(Struct, frozen=True, kw_only=True, tag="run"):
 
 
 class RecordChange(Struct, frozen=True, kw_only=True, tag="record"):
-    """A version of a record, without its body: an action, a prompt, who removed a dead letter or changed a handler."""
+    """A version of a record, without its body: an action, a prompt, the removal of a dead letter, a changed handler."""
 
     kind: str
     name: str
@@ -63,7 +63,7 @@ class TokenChange(Struct, frozen=True, kw_only=True, tag="token"):
 
 
 class End(Struct, frozen=True, kw_only=True, tag="end"):
-    """The last line of an export that is whole: how many came before it."""
+    """The last line of a complete export. `lines` is how many came before it."""
 
     lines: int
 
@@ -73,15 +73,15 @@ AuditLine = RunChange | RecordChange | TokenChange | End
 
 @checked(constructor=False)
 class AuditTrail:
-    """The audit of everything."""
+    """The audit trail of everything in the store."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def export(self, *, since: datetime | None = None, until: datetime | None = None) -> AsyncIterator[AuditLine]:
-        """Return every change of a run, a record or a token from a time on and before another, in a stable order:
-        `async for line in engine.audit.export()`. It is read in pages, so it needs little memory however much there is.
-        The last line is an End: an export without one is not whole. Raises InvalidArguments."""
+        """Return every change of a run, a record or a token since one time and before another, in a stable order:
+        `async for line in engine.audit.export()`. It is read in pages, so it needs little memory. The last line is an
+        End: an export without it is incomplete. Raises InvalidArguments."""
         self._session.check_open()
         first, last = checked_time(since, "since"), checked_time(until, "until")
         return _audit_lines(self._session.caller_store, Credentials(self._session), first, last)
@@ -90,7 +90,7 @@ class AuditTrail:
 async def _audit_lines(
     store: Store, credentials: Credentials, since: int | None, until: int | None
 ) -> AsyncIterator[AuditLine]:
-    """All changes from a time on and before another, by the times that they have; then End."""
+    """Return all changes of a span of time, then End."""
     first, last = _ALWAYS if since is None else since, until
     lines = 0
     for changes in (_runs(store, first), _records(store, first), _tokens(credentials)):

@@ -1,7 +1,7 @@
-"""Callers' own connections: which kinds there are, and how a store's statements are executed on them.
+"""Connections of callers: which kinds are supported, and how the store's statements are executed on them.
 
-No driver is imported: whoever hands in a connection has done that. Connections that block are used in the thread that
-calls, and nowhere else.
+No driver is imported here: a caller that passes a connection has imported its driver. A blocking connection is used
+only in the thread of the caller.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from perdure.errors import Misuse
 from perdure.ports import Insertion, Rows, Statement, Taken
 
-# By the root of the module and the name of a class, or of one that it inherits from.
+# By the top-level module and the name of a class or of one of its bases.
 _KINDS: Final = {
     ("asyncpg", "Connection"): "asyncpg",
     ("asyncpg", "PoolConnectionProxy"): "asyncpg",
@@ -35,15 +35,17 @@ _FAILED_TRANSACTION: Final = "25P02"
 
 
 def insert(connection: object, insertion: Insertion) -> Taken:
-    """Insert a run, or a message with its runs, by a connection that blocks, in this thread; what has its id already,
-    if there is something.
+    """Insert a run, or a message with its runs, with a blocking connection, in this thread. If something has its id
+    already, return that instead.
 
-    It is there once the caller commits, and never if the caller rolls back. Raises Misuse if the connection cannot be
-    used, and the driver's own errors.
+    The run exists once the caller commits, and never if the caller rolls back. Raises Misuse if the connection cannot
+    be used, and the driver's own errors.
     """
     kind = _kind(connection)
     if kind == "asyncpg" or "async" in kind:
-        raise Misuse(f"{connection!r} is to be awaited: start with `await` in the event loop that it belongs to")
+        raise Misuse(
+            f"{connection!r} is an async connection: use `await start(…)` in the event loop that it belongs to"
+        )
     own = _blocking(kind, connection)
     _check_database(own.database, insertion)
     statement = next(insertion.steps)
@@ -62,7 +64,7 @@ def insert(connection: object, insertion: Insertion) -> Taken:
 
 
 async def insert_async(connection: object, insertion: Insertion) -> Taken:
-    """The same by a connection of any kind, in the event loop that it belongs to."""
+    """Insert as `insert` does, with a connection of any kind, in the event loop that it belongs to."""
     kind = _kind(connection)
     given: Any = connection
     if kind.startswith("sqlalchemy async"):
@@ -115,13 +117,13 @@ def _kind(connection: object) -> str:
 def _check_database(database: str, insertion: Insertion) -> None:
     if database != insertion.database:
         raise Misuse(
-            f"the store is on {insertion.database}, and this connection leads to {database}; use a connection to the"
+            f"the store is on {insertion.database}, and this connection is to {database}; use a connection to the"
             " store's own database, or leave connection= out"
         )
 
 
 class _Blocking(Protocol):
-    """A connection that answers at once."""
+    """A blocking connection."""
 
     @property
     def database(self) -> str: ...
@@ -146,7 +148,7 @@ async def _execute_asyncpg(connection: Any, statement: Statement) -> Rows:
 
 
 async def _execute_psycopg_async(connection: Any, statement: Statement) -> Rows:
-    # A cursor of the plain kind, since the connection's own may make other rows or take other parameters.
+    # A plain cursor: the connection's own cursors may return other rows or take other parameters.
     async with sys.modules["psycopg"].AsyncCursor(connection, row_factory=_as_tuples) as cursor:
         await cursor.execute(*_with_percents(statement))
         rows: Rows = await cursor.fetchall()
@@ -171,7 +173,7 @@ class _Psycopg:
 
 
 def _with_percents(statement: Statement) -> tuple[str, tuple[Any, ...]]:
-    """The statement as drivers of the standard interface want it."""
+    """Return a statement with the placeholders of DB-API drivers."""
     assert isinstance(statement.parameters, tuple)
     numbers = [int(number) for number in _DOLLAR.findall(statement.sql)]
     return _DOLLAR.sub("%s", statement.sql), tuple(statement.parameters[number - 1] for number in numbers)
@@ -195,11 +197,12 @@ class _Sqlite:
 
 
 def _text(value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) else value  # It may have a text_factory.
+    return value.decode() if isinstance(value, bytes) else value  # The connection may have a text_factory.
 
 
 def _needed_begin(connection: Any) -> str | None:
-    """What sqlite3 would execute before the first write, if anything; a savepoint is none to it. Raises Misuse."""
+    """Return the `begin` that sqlite3 would execute before the first write, if any; a savepoint does not count. Raises
+    Misuse."""
     if connection.in_transaction:
         return None
     if connection.isolation_level is None or getattr(connection, "autocommit", None) is True:
@@ -233,16 +236,16 @@ class _Sqlalchemy:
 
 @contextmanager
 def _explained() -> Generator[None]:
-    """Say what to do about errors that the caller's transaction was bound to meet; others are raised as they are, so
-    that whoever tries transactions again recognises them."""
+    """Explain errors that the state of the caller's transaction causes. All others are raised unchanged, so that code
+    that retries transactions recognises them."""
     try:
         yield
     except Exception as error:
         code = _code(error)
         if code == _FAILED_TRANSACTION or type(error).__name__ == "PendingRollbackError":
             raise Misuse(
-                "nothing was written: a statement before it has failed, and with it the transaction of this"
-                " connection; roll it back, and begin another"
+                "nothing was written: an earlier statement has failed, and with it the transaction of this"
+                " connection; roll it back, and begin a new one"
             ) from error
         if code == sqlite3.SQLITE_READONLY:
             raise Misuse(
@@ -252,7 +255,7 @@ def _explained() -> Generator[None]:
 
 
 def _code(error: Exception) -> str | int | None:
-    """What the database calls an error, whichever driver brings it."""
+    """Return the database's own code of an error, whatever the driver."""
     origin = getattr(error, "orig", None) or error
     number: int | None = getattr(origin, "sqlite_errorcode", None)
     if number is not None:

@@ -1,7 +1,7 @@
-"""Where tokens of the HTTP API and sessions of the dashboard are kept: `engine.credentials`.
+"""`engine.credentials`: the stored tokens of the HTTP API, and sessions of the dashboard.
 
-What a token is good for and when it is valid is for perdure.http to say. Here its versions are written one after the
-other, so that nobody who changes one undoes what somebody else did to it meanwhile.
+perdure.http decides what a token may do and when it is valid. Here its versions are written one after the other, so
+that two changes at the same time cannot overwrite each other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from perdure.coordinator.silence import whole_calls
 from perdure.errors import StoreError
+from perdure.kernel import ops
 from perdure.kernel.access import StoredSession, StoredToken
 from perdure.ports import Codec, Store
 from perdure.session import Session
@@ -38,7 +40,7 @@ class TokenRecord(Struct, frozen=True, kw_only=True):
 
 
 class SessionRecord(Struct, frozen=True, kw_only=True):
-    """A session that is not over."""
+    """A session that has not ended."""
 
     id: str
     actor: str
@@ -46,6 +48,7 @@ class SessionRecord(Struct, frozen=True, kw_only=True):
     body: Any
 
 
+@whole_calls()
 class Credentials:
     """Tokens of the HTTP API and sessions of the dashboard."""
 
@@ -54,43 +57,49 @@ class Credentials:
 
     @property
     def _patient(self) -> Store:
-        """The store, asked again while it is busy."""
+        """The store, with retries while it is busy."""
         self._session.check_open()
         return self._session.caller_store
+
+    async def _submit(self, op: ops.Op) -> Any:
+        self._session.check_open()
+        return await self._session.coordinator.submit(op)
 
     @property
     def _codec(self) -> Codec:
         return self._session.codec
 
     def now(self) -> int:
-        """The time that decides what has expired, in microseconds: the same for all servers on a shared database."""
+        """Return the time that decides what has expired, in microseconds. All servers on a shared database have the
+        same."""
         return self._session.clock.now()
 
     # Tokens.
 
     async def put_token(self, name: str, body: Any, *, version: int, actor: str) -> bool:
-        """Write the next version of a token; False if somebody else has written that version, and then nothing is."""
+        """Write the next version of a token. Returns False, and writes nothing, if this version exists already."""
         checked_text(name, "a token's name")
         checked_remark("", actor)
         text = msgspec.json.encode(body, order="sorted").decode()
-        return await self._patient.put_token(
-            StoredToken(
-                name=name,
-                version=version,
-                digest=hashlib.sha256(text.encode()).hexdigest(),
-                actor=actor,
-                at=self.now(),
-                body=self._codec.encode(text),
-            )
+        now = self.now()
+        token = StoredToken(
+            name=name,
+            version=version,
+            digest=hashlib.sha256(text.encode()).hexdigest(),
+            actor=actor,
+            at=now,
+            body=self._codec.encode(text),
         )
+        is_newest: bool = await self._submit(ops.PutToken(run_id="", at=now, actor=actor, token=token))
+        return is_newest
 
     async def token(self, name: str) -> TokenRecord | None:
-        """The newest version of a token. Raises RowDamaged."""
+        """Return the newest version of a token, or None. Raises RowDamaged."""
         found = await self._patient.token(checked_text(name, "a token's name"))
         return None if found is None else self._token(found)
 
     async def tokens(self) -> AsyncIterator[TokenRecord]:
-        """The newest versions of all tokens, by name."""
+        """Return the newest versions of all tokens, by name."""
         after: str | None = None
         while page := await self._patient.tokens(after=after, limit=_PAGE):
             for found in page:
@@ -98,14 +107,14 @@ class Credentials:
             after = page[-1].name
 
     async def token_versions(self, after: tuple[str, int] | None = None, limit: int = _PAGE) -> list[TokenRecord]:
-        """All versions of all tokens, by name and version: who made, rotated and revoked them, and when."""
+        """Return all versions of all tokens, by name and version: who created, rotated and revoked them, and when."""
         return [self._token(found) for found in await self._patient.token_versions(after=after, limit=limit)]
 
     async def has_tokens(self) -> bool:
         return bool(await self._patient.tokens(limit=1))
 
     async def note_use(self, name: str) -> None:
-        """Note that a token was used now, if the store takes that at once."""
+        """Store that a token was used now. If the store is busy, it is left out."""
         with suppress(StoreError):
             await self._session.store.use_token(name, at=self.now())
 
@@ -126,10 +135,11 @@ class Credentials:
         checked_remark("", actor)
         now = self.now()
         text = self._codec.encode(msgspec.json.encode(body).decode())
-        await self._patient.put_session(StoredSession(id=id, until=now + lasts_us, actor=actor, at=now, body=text))
+        session = StoredSession(id=id, until=now + lasts_us, actor=actor, at=now, body=text)
+        await self._submit(ops.PutSession(run_id="", at=now, actor=actor, session=session))
 
     async def session(self, id: str) -> SessionRecord | None:
-        """A session, if it is not over. Raises RowDamaged."""
+        """Return a session, or None if it has ended. Raises RowDamaged."""
         found = await self._patient.session(id)
         if found is None or found.until <= self.now():
             return None
@@ -137,12 +147,12 @@ class Credentials:
         return SessionRecord(id=found.id, actor=found.actor, at=shown_time(found.at), body=body)
 
     async def end_session(self, id: str) -> None:
-        """Remove a session; a second time changes nothing."""
-        await self._patient.end_session(id)
+        """Remove a session. A second call changes nothing."""
+        await self._submit(ops.EndSession(run_id="", at=self.now(), id=id))
 
     async def tidy_sessions(self) -> None:
-        """Remove some sessions that are over, if the store does that at once. Where people sign in, more go than come,
-        so they never become many; an engine's `purge` removes the rest."""
+        """Remove some sessions that have ended, unless the store is busy. Each sign-in removes more of them than it
+        adds, so they never become many. `engine.events.purge` removes the rest."""
         with suppress(StoreError):
             await self._session.store.purge_sessions(at=self.now(), limit=_TIDIED_AT_ONCE)
 

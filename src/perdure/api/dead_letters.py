@@ -1,4 +1,4 @@
-"""`engine.dead_letters`: events whose run ended before it read them."""
+"""`engine.dead_letters`: events that their run did not read before it ended, or could not read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Final
 
 from perdure.api.events import LISTED_MAX, received
 from perdure.api.records import Records
+from perdure.coordinator.silence import whole_calls
 from perdure.errors import DeadLetterNotFound
 from perdure.kernel import ops
 from perdure.kernel.records import DeadLetter
@@ -17,37 +18,40 @@ from perdure.values.arguments import checked
 from perdure.values.checks import checked_limit, checked_option, checked_text
 from perdure.views import DeadLetterView, dead_letter_view
 
-REMOVAL_RECORD: Final = "perdure.dead-letter-removal"  # the kind of record that says who removed a dead letter
+REMOVAL_RECORD: Final = "perdure.dead-letter-removal"  # the kind of the records of removals
 
-DeadLetterViews = list[DeadLetterView]  # `list` means something else inside the class.
+DeadLetterViews = list[DeadLetterView]  # inside the class, `list` is the method
 
 
+@whole_calls()
 @checked(constructor=False)
 class DeadLetters:
-    """Dead letters. They stay until they are replayed or removed."""
+    """Dead letters. They stay in the store until they are replayed or removed."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._records = Records(session)
 
     async def list(self, *, name: str | None = None, after: str | None = None, limit: int = 100) -> DeadLetterViews:
-        """Return dead letters, oldest first; `after` is the id of the last one seen."""
+        """Return dead letters, oldest first. `after` is the id of the last one that you have."""
         session = self._session
         session.check_open()
         checked_option(name, "name")
         checked_option(after, "after")
-        letters = await session.caller_store.letters(name=name, after=after, limit=checked_limit(limit, LISTED_MAX))
-        return [dead_letter_view(letter, session.codec) for letter in letters]
+        limit = checked_limit(limit, LISTED_MAX)
+        found = await session.caller_store.dead_letters(name=name, after=after, limit=limit)
+        return [dead_letter_view(letter, session.codec) for letter in found]
 
     async def get(self, id: str) -> DeadLetterView:
-        """Return one dead letter. Raises DeadLetterNotFound."""
+        """Return a dead letter. Raises DeadLetterNotFound."""
         return dead_letter_view(await self._letter(id), self._session.codec)
 
     async def replay(self, id: str, *, to: str | None = None, actor: str = "api") -> Delivered | Queued:
-        """Send a dead letter again: to a run, or as a broadcast. It is a dead letter no more once that is durable.
+        """Send the event of a dead letter again: to a run, or as a broadcast. The dead letter is gone once that is
+        durable.
 
-        Raises DeadLetterNotFound, RunNotFound, RunFinished, and InvalidArguments if it does not fit the class that
-        this process knows by its name; then it stays where it is.
+        Raises DeadLetterNotFound, RunNotFound, RunFinished, and InvalidArguments if the event does not fit the class
+        that has its name in this process. Then the dead letter stays.
         """
         session = self._session
         letter = await self._letter(id)
@@ -71,17 +75,17 @@ class DeadLetters:
                 at=now,
                 actor=actor,
                 event=record,
-                letter=letter.id,
+                dead_letter=letter.id,
                 pending_max=session.limits.events_pending_max,
             )
         )
         return received(sent, "the dead letter stays")
 
     async def remove(self, id: str, *, actor: str = "api") -> bool:
-        """Remove a dead letter for good. Returns False if there is none.
+        """Remove a dead letter for good. Returns False if there is none with this id.
 
-        A record says which `actor` did it; it is written first, so that a crash leaves a note of something that is
-        still to be done, never the reverse.
+        A record keeps which `actor` did it. The record is written first: a crash may leave a record of a dead letter
+        that is still there, but never removes a dead letter without a record.
         """
         session = self._session
         checked_text(actor, "an actor")
@@ -89,14 +93,14 @@ class DeadLetters:
             letter = await self.get(id)
             note = {"event": letter.name, "to": letter.to, "sent_at": letter.sent_at}
             await self._records.put(REMOVAL_RECORD, id, note, actor=actor)
-            op = ops.Forget(run_id="", at=session.clock.now(), actor=actor, letter=id)
+            op = ops.Forget(run_id="", at=session.clock.now(), actor=actor, dead_letter=id)
             return bool(await session.coordinator.submit(op))
         except DeadLetterNotFound:
             return False
 
     async def _letter(self, id: str) -> DeadLetter:
         self._session.check_open()
-        letter = await self._session.caller_store.letter(checked_text(id, "a dead letter's id"))
+        letter = await self._session.caller_store.dead_letter(checked_text(id, "a dead letter's id"))
         if letter is None:
             raise DeadLetterNotFound(f"there is no dead letter {id!r}: it was replayed or removed", letter_id=id)
         return letter

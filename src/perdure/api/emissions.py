@@ -1,4 +1,4 @@
-"""Emitting a message as the root of a hierarchy: by the coordinator, or in a transaction of the caller's own."""
+"""Root emissions: messages that begin a hierarchy, through the coordinator or in a transaction of the caller."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.api.connections import insert_async
-from perdure.api.hierarchies import try_to_read_mail
 from perdure.api.root_handle import RootHandle
-from perdure.coordinator.decisions import insertable_emission
+from perdure.coordinator.insertable import insertable_emission
+from perdure.coordinator.silence import one_call
 from perdure.errors import CommitRefused, HandlersChanged, InvalidArguments, Misuse, RunExists, UnstorableValue
 from perdure.kernel import ops
 from perdure.kernel.cooperation import MessageEventRow
 from perdure.kernel.pieces import at_once
 from perdure.models.cooperation.context import EMPTY, CancellationToken, Context, bounded
-from perdure.models.cooperation.define import Topic
 from perdure.models.cooperation.live import Draft
 from perdure.models.cooperation.scope import Emission, checked_emission
+from perdure.models.cooperation.topics import Topic
 from perdure.ports import TakenMessage
 from perdure.session import Session
 from perdure.values.arguments import Duration
@@ -28,6 +28,7 @@ from perdure.values.canonical import canonical
 from perdure.values.checks import checked_remark, checked_tags, checked_text
 
 
+@one_call
 async def emit_root(
     session: Session,
     topic: Topic[Any] | str,
@@ -43,7 +44,7 @@ async def emit_root(
     actor: str = "api",
     connection: object | None = None,
 ) -> RootHandle:
-    """Emit a message as the root of a hierarchy; return its handle once it is durable. See `Engine.emit`."""
+    """Emit a message as the root of a hierarchy, and return its handle once it is durable. See `Engine.emit`."""
     session.check_open(to_start=True)
     if actor != "api":
         checked_remark("", actor)
@@ -62,13 +63,22 @@ async def emit_root(
     known = None if id is None else await session.caller_store.emitted(checked_text(id, "a message's id"))
     if known is not None:
         return await _known_root(session, known, known_topic, payload)
+    _check_size(f"a message on topic {known_topic.name!r}", payload, session)
+    _check_size("the context", msgspec.json.encode(context.values).decode(), session)
     if connection is not None:
         return await _insert(session, known_topic, payload, id, context, kept, actor, connection)
     return await _emit(session, known_topic, payload, id, context=context, tags=kept, actor=actor)
 
 
+def _check_size(what: str, text: str, session: Session) -> None:
+    size, most = len(text), session.limits.payload_bytes_max
+    if size > most:
+        raise UnstorableValue(f"{what} has {size:,} bytes, and may have {most:,}")
+
+
 async def suppress_emission(session: Session, topic: Topic[Any], id: str) -> RootHandle:
-    """Have a message never be emitted; if it was, return its hierarchy. Nobody handles it, whenever it comes."""
+    """Make sure that a message is never handled, even if it is emitted later. If it was emitted before, return its
+    hierarchy."""
     session.check_open()
     if (known := await session.caller_store.emitted(checked_text(id, "a message's id"))) is not None:
         return await _known_root(session, known, topic)
@@ -76,15 +86,13 @@ async def suppress_emission(session: Session, topic: Topic[Any], id: str) -> Roo
 
 
 async def _topic_by_name(session: Session, name: str) -> Topic[Any]:
-    """Return a topic whose type only its handlers know. Raises InvalidArguments if nobody handles it: the name is
-    probably misspelt, and the message would be lost."""
+    """Return the topic with this name; only its handlers know its type. Raises InvalidArguments if it has no handler:
+    the name is probably misspelt, and the message would be lost."""
     await session.handlers.load(again=True)
     known = sorted(topic for topic, found in session.handlers.topics.items() if found.registered)
     if name not in known:
         names = ", ".join(repr(one) for one in known) or "none"
-        raise InvalidArguments(
-            f"nobody handles messages of the topic {name!r:.80}; topics that somebody handles: {names:.1000}"
-        )
+        raise InvalidArguments(f"the topic {name!r:.80} has no handler; topics that have one: {names:.1000}")
     anything: Any = Any
     return Topic(name, anything)
 
@@ -99,11 +107,11 @@ async def _insert(
     actor: str,
     connection: object,
 ) -> RootHandle:
-    """Emit in the caller's transaction. An engine that has the code takes the runs after the commit."""
+    """Emit a message in the caller's transaction. An engine that has the code takes the runs after the commit."""
     emission = _new_emission(session, topic, payload, id, context)
     await session.handlers.load(again=True)
     while True:
-        draft = session.drafting.emitted(emission, begins=False)
+        draft = session.operation_runner.emitter.emitted(emission, begins=False)
         batch = insertable_emission(_emit_op(session, draft, tags, actor), session.coordinator.engine)
         try:
             known = await insert_async(connection, session.caller_store.insertion(batch))
@@ -115,7 +123,7 @@ async def _insert(
             if stored is None:
                 raise Misuse(
                     f"message {known.message_id!r} was emitted before in this transaction, which is not committed: "
-                    "keep the handle that it gave",
+                    "use the handle that the first call returned",
                     run_id=known.scope,
                 )
             return await _known_root(session, stored, topic, payload)
@@ -136,7 +144,7 @@ async def _emit(
     emission = _new_emission(session, topic, payload, id, context)
     await session.handlers.load()
     while True:
-        draft = session.drafting.emitted(emission, handled=handled)
+        draft = session.operation_runner.emitter.emitted(emission, handled=handled)
         op = _emit_op(session, draft, tags or {}, actor)
         session.listener.expect(draft.began)
         try:
@@ -149,7 +157,7 @@ async def _emit(
             return await _known_root(session, known, topic, payload if handled else None)
         else:
             if op.members:
-                await try_to_read_mail(session)
+                await session.try_to_read_mail()
             run_ids = tuple(run.id for run in draft.runs)
             return RootHandle(session, emission.root or "", emission.message_id, run_ids)
 
@@ -167,25 +175,25 @@ def _new_emission(session: Session, topic: Topic[Any], payload: str, id: str | N
 
 def _emit_op(session: Session, draft: Draft, tags: Mapping[str, str], actor: str) -> ops.Emit:
     now = session.clock.now()
-    drafting = session.drafting
-    starts = at_once(drafting.starts(draft, tags, now))
+    runner = session.operation_runner
+    starts = at_once(runner.emitter.starts(draft, tags, now))
     if actor != "api":
         starts = tuple(replace(start, actor=actor) for start in starts)
     return ops.Emit(
         run_id="",
         at=now,
         actor=actor,
-        added=at_once(drafting.added(draft, now)),
+        added=at_once(runner.added(draft, now)),
         starts=starts,
-        members=at_once(drafting.members(draft, now)),
+        members=at_once(runner.emitter.members(draft, now)),
     )
 
 
 async def _known_root(
     session: Session, known: MessageEventRow, topic: Topic[Any], payload: str | None = None
 ) -> RootHandle:
-    """Return the hierarchy of a message that was emitted before. Raises RunExists if that was another one: on another
-    topic, or with another `payload`."""
+    """Return the hierarchy of a message that was emitted before. Raises RunExists if that message was another one: on
+    another topic, or with another `payload`."""
     found = await session.caller_store.scopes([known.scope])
     message = next(one for one in found.messages if one.id == known.message_id)
     if message.topic != topic.name:

@@ -1,4 +1,4 @@
-"""Sending events, and `engine.events`: those that wait to be read."""
+"""How events are sent, and `engine.events`: the events that wait to be read."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from perdure.coordinator.silence import whole_calls
 from perdure.errors import InvalidArguments, RunFinished, RunNotFound
 from perdure.kernel import ops
 from perdure.kernel.records import Event as EventRecord
@@ -32,7 +33,7 @@ _CONTENT_CHARS: Final = 16
 
 
 class To(Struct, frozen=True):
-    """An event and the run it is for, for `send_many`. Without `to` it is a broadcast."""
+    """An event for `send_many`, with the run that it is for. Without `to` it is broadcast."""
 
     event: Event | NamedEvent
     to: str | None = None
@@ -64,7 +65,7 @@ async def send_events(session: Session, events: Iterable[To | Event | NamedEvent
 
 
 def received(sent: Sent, otherwise: str) -> Delivered | Queued:
-    """Return what became of an event. Raises RunNotFound, RunFinished."""
+    """Return the outcome of a send. Raises RunNotFound, RunFinished."""
     if isinstance(sent, TargetNotFound):
         raise RunNotFound(sent.run_id)
     if isinstance(sent, TargetFinished):
@@ -79,7 +80,7 @@ def _send_op(
 ) -> ops.Send:
     options = options_of(event)
     if is_reserved(options.name):
-        raise InvalidArguments(f"{options.name!r} is no event to be sent: answer the task with tasks.answer(…)")
+        raise InvalidArguments(f"{options.name!r} cannot be sent as an event: answer the task with tasks.answer(…)")
     text = to_text(value_of(event), f"the event {options.name!r}", session.limits.payload_bytes_max)
     check_value(event, text)
     checked_text(actor, "an actor")
@@ -87,7 +88,7 @@ def _send_op(
     now = session.clock.now()
     own = options.expire_after
     kept_us = session.event_retention_us if own is None else own // _MICROSECOND
-    # What a codec hides is not shown beside it; such events can be chosen by name alone.
+    # A codec may encrypt the value, so its fields are not stored in plain: runs can select such events by name only.
     fields = fields_of(msgspec.json.decode(text)) if isinstance(session.codec, PlainCodec) else {}
     record = EventRecord(
         id=keyed(session.ids(now), content[:_CONTENT_CHARS]) if content else session.ids(now),
@@ -106,6 +107,7 @@ def _send_op(
     return ops.Send(run_id=to or "", at=now, actor=actor, event=record, strict=strict, pending_max=pending_max)
 
 
+@whole_calls()
 @checked(constructor=False)
 class Events:
     """Events that were sent and wait to be read."""
@@ -124,15 +126,15 @@ class Events:
         return [event_view(event, session.codec) for event in found if event.expires_at > now]
 
     async def purge(self) -> int:
-        """Remove events that expired a while ago, keys older than the retention of events, and sessions of the
-        dashboard that are over; return how many.
+        """Remove events that expired a while ago, keys older than the retention of events, and ended sessions of the
+        dashboard. Return how many were removed.
 
-        Engines do that regularly, a bounded number at a time. Whether an event has expired never depends on it.
+        Engines do this regularly, a bounded number at a time. Whether an event counts as expired does not depend on it.
         """
         session = self._session
         session.check_open()
         store, now = session.caller_store, session.clock.now()
-        # What is being decided now may still be given what expires now.
+        # A batch that is being decided now may still deliver an event that expires now.
         expired, keys_before = now - _EXPIRED_FOR_US, now - session.event_retention_us
         total = 0
         for _ in range(_PURGES_MAX):

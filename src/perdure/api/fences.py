@@ -1,12 +1,12 @@
-"""The fence behind a cancellation: the caller is answered once no further step of the cancelled runs can begin.
+"""The fence behind a cancellation: the caller gets its reply once no further step of the cancelled runs can begin.
 
-A cancellation is stored, and sent on from run to run, before this is asked for. Runs of this engine are reached by the
-commit itself. For a run of another engine that commit leaves mail. The fence asks the owner of each run that may have
-unread mail, and waits for the answer: an engine decides its mail in the order of sending. If the process dies in
-between, the mail is there all the same, and the cancellation counts.
+The cancellation is stored, and passed on from run to run, before the fence is asked for. The commit itself reaches the
+runs of this engine, and leaves mail for runs of other engines. The fence asks the owner of each run that may have
+unread mail, and waits for its reply: an engine decides its mail in the order of sending. If this process dies in
+between, the mail is in the store, and the cancellation counts.
 
-The owner answers with its commit, which others may read before the owner knows of it. The owner's steps are held back
-from before that commit until it has stopped the run: see `Coordinator.stopping`.
+The owner replies with its commit, which others may read before the owner knows of it. The owner starts no steps from
+before that commit until it has stopped the run: see `Coordinator.stopping`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Final
 
 from perdure.errors import EngineStopped, StoreUnavailable
 from perdure.kernel import ops
+from perdure.kernel.readiness import ASK, FENCE
 from perdure.kernel.records import Run
-from perdure.kernel.rules.operations import ASK, FENCE
 from perdure.kernel.status import FINISHED, Status
 from perdure.session import Session
 
@@ -27,7 +27,7 @@ Levels = list[list[Run]]  # runs from the top down
 
 
 class Fences:
-    """Waits, for a caller, until the owners of cancelled runs have answered."""
+    """Waits, for a caller, until the owners of cancelled runs have replied."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -35,8 +35,8 @@ class Fences:
         self._coordinator = session.coordinator
 
     async def of_hierarchies(self, ids: Sequence[str]) -> None:
-        """Wait until every engine knows that its runs of these hierarchies are to give up, and has stopped what they
-        have called. `ids` are those of runs, or of root emissions, that were asked, or whose owners have mail. Raises
+        """Wait until every engine knows that its runs of these hierarchies roll back, and has stopped what they have
+        called. `ids` are those of runs, or of root emissions, that were asked, or whose owners have mail. Raises
         EngineStopped, StoreError."""
         asked: set[str] = set()
         levels = await self._levels(ids) if ids else []
@@ -44,7 +44,7 @@ class Fences:
             me = self._coordinator.engine.id
             elsewhere: dict[str, None] = {}
             for run in (run for level in levels for run in level):
-                # A run of this engine below one of another engine's is told by mail, which may be unread. A run without
+                # A run of this engine below a run of another engine gets mail, which may be unread. A run without
                 # an owner may have had one that released it before it read its mail.
                 is_at_work = run.model == "operation" and run.status in _AT_WORK
                 if is_at_work and (run.owner != me or run.parent_id in elsewhere):
@@ -58,16 +58,16 @@ class Fences:
         await self._pass(tops, {*ids} - {run.id for run in tops}, _above_calls(levels))
 
     async def of_children(self, run_id: str) -> None:
-        """Wait until every engine has ended the children of a run that was ended, their children, and so on. Raises
-        EngineStopped, StoreError."""
+        """Wait until every engine has ended all runs below a run that was cancelled. Raises EngineStopped,
+        StoreError."""
         await self._pass(await self._below([run_id]), {run_id}, set())
 
     async def _below(self, ids: Sequence[str]) -> list[Run]:
-        """Also those that have been stopped: runs below them may not have been."""
+        """Return the runs below, including those that were stopped: runs below those may not be stopped yet."""
         return [one.run for one in await self._store.children(ids, stopped=True)]
 
     async def _levels(self, ids: Sequence[str]) -> Levels:
-        """The runs with these ids, and all below that are active or were stopped."""
+        """Return the runs with these ids, and all below them that are active or were stopped, level by level."""
         tops = {*ids}
         level = [*(one.run for one in (await self._store.load(ids)).values()), *await self._below(ids)]
         levels: Levels = []
@@ -77,9 +77,9 @@ class Fences:
         return levels
 
     async def _pass(self, level: list[Run], far: set[str], operations: Container[str]) -> None:
-        """Ask level by level: what a run is sent is on its way once the run above it has answered, and then it has all
-        the children that it will have. `far` are runs that another engine may have decided about, so that mail may be
-        left for their children. Of operations only these are asked."""
+        """Ask level by level. Once a run has replied, the mail for the runs below it is in the store, and it starts no
+        more children. `far` are runs that another engine may have decided about, so that mail may be left for their
+        children. Of operations only these are asked."""
         me = self._coordinator.engine.id
         while level := [run for run in level if run.model != "operation" or run.id in operations]:
             reached = [run for run in level if run.owner != me or run.parent_id in far]
@@ -92,14 +92,14 @@ class Fences:
 
     async def _ask(self, run_ids: Sequence[str], kind: str) -> None:
         now = self._session.clock.now()
-        tells = [ops.Tell(run_id=run_id, at=now, kind=kind) for run_id in run_ids]
-        for reply in await self._coordinator.submit_batch(tells):
+        notices = [ops.Notify(run_id=run_id, at=now, kind=kind) for run_id in run_ids]
+        for reply in await self._coordinator.submit_batch(notices):
             if isinstance(reply, (EngineStopped, StoreUnavailable)):
                 raise reply
 
 
 def _above_calls(levels: Levels) -> set[str]:
-    """The runs that have functions or graphs below them. Hierarchies of operations alone need no more."""
+    """Return the runs that have functions or graphs below them. Hierarchies of operations alone need no more."""
     found: set[str] = set()
     for level in reversed(levels):
         found.update(run.parent_id or "" for run in level if run.model != "operation" or run.id in found)

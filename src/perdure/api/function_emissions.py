@@ -1,5 +1,5 @@
-"""What functions and graphs ask of their engine about the messages that they emit. Nothing here waits for a hierarchy:
-the functions do that (see joining.py)."""
+"""Emissions of functions and graphs, as their engine carries them out. Nothing here waits for a hierarchy: the
+functions do that (see models/bridges/)."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from perdure.api.hierarchies import hierarchy_rows, request_cancel, roll_back_hi
 from perdure.api.root_handle import failure_of
 from perdure.kernel.status import FINISHED, Status
 from perdure.models.bridges.function_emissions import Emitted, Undoing
-from perdure.models.cooperation.define import Topic
 from perdure.models.cooperation.events import EventType
 from perdure.models.cooperation.failures import Failure
 from perdure.models.cooperation.levels import Levels
+from perdure.models.cooperation.topics import Topic
 from perdure.session import Session
 
 
 class FunctionEmissions:
-    """Emits for functions, and has their hierarchies undone. `levels` is there once the engine is open."""
+    """Emits messages for functions, and rolls their hierarchies back. `levels` is set once the engine is open."""
 
     def __init__(self, session: Session, levels: Callable[[], Levels]) -> None:
         self._session = session
         self._levels = levels
 
     async def emit(self, topic: str, payload: str, message_id: str, run_id: str) -> Emitted:
-        """Emit a message for a run; with the same id, again, this gives the same hierarchy. Raises HierarchyTooDeep."""
+        """Emit a message for a run. A second call with the same id gives the same hierarchy. Raises
+        HierarchyTooDeep."""
         context = await self._levels().context_below(run_id, topic)
         message = msgspec.json.decode(payload)
         root = await emit_root(self._session, Topic(topic, object), message, id=message_id, context=context)
         return Emitted(root.id, topic, root.message_id, root.run_ids)
 
     async def withdraw(self, topic: str, message_id: str, reason: str) -> Emitted | None:
-        """Ask a hierarchy to give up, wherever it is. A message that is only on its way is suppressed: nobody handles
-        it, whenever it comes. Returns None if there is nothing to wait for."""
+        """Cancel a hierarchy, wherever its runs are. A message that is not emitted yet is suppressed: it is never
+        handled, even if it is emitted later. Returns None if there is nothing to wait for."""
         root = await suppress_emission(self._session, Topic(topic, object), message_id)
         if not root.run_ids:
             return None
@@ -43,7 +44,7 @@ class FunctionEmissions:
         return Emitted(root.id, topic, root.message_id, root.run_ids)
 
     async def undo(self, emitted: Emitted, reason: str) -> Undoing:
-        """Ask for what has committed of a hierarchy to be undone, unless somebody has."""
+        """Request the rollback of what has committed of a hierarchy, unless it was requested before."""
         if await roll_back_hierarchy(self._session, emitted.id, reason=reason, actor="api"):
             return Undoing(emitted.run_ids, is_asked=True)
         found = await hierarchy_rows(self._session, emitted.id)
@@ -54,7 +55,7 @@ class FunctionEmissions:
         return Undoing(tuple(active), is_asked=False)
 
     async def failure(self, emitted: Emitted) -> Failure | None:
-        """Return why a hierarchy has failed, as far as its runs have ended; None if it has not."""
+        """Return why a hierarchy has failed, as far as its runs have ended; None if it has not failed."""
         found = await root_rows(self._session, emitted.id)
         ends = (Status.ROLLED_BACK, Status.ROLLBACK_FAILED)
         failed = [run_id for run_id in emitted.run_ids if found.statuses.get(run_id) in ends]

@@ -1,8 +1,8 @@
 """Runs of graphs: their tokens, events, definitions and pictures.
 
-Each run remembers the definition that it was started or last retried with, and the store keeps it. So a run is shown by
-its own definition, whether the code has changed since or is not here at all. The code counts for runs that remember
-none.
+The store keeps the definition that each run was started or last retried with. So a run is shown with its own
+definition, even if the code has changed since or is not here at all. Runs without a stored definition are shown with
+the code's.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from perdure.models.graphs.token_views import GraphEvents, TokensView
     from perdure.models.graphs.trace import Trace
 
-Journal = tuple[str, list[Entry]]  # a run's input, and what it did
+Journal = tuple[str, list[Entry]]  # a run's input, and its journal
 _EVENTS_MAX: Final = 10_000
 
 
 async def tokens_of(session: Session, run_id: str, graph: Graph[Any, Any] | None) -> TokensView:
-    """Return where the tokens of a run are and were. Raises RunNotFound, Misuse."""
+    """Return the tokens of a run, also those that have ended. Raises RunNotFound, Misuse."""
     return (await _trace(session, run_id, graph)).tokens()
 
 
 async def graph_events_of(
     session: Session, run_id: str, after: int, limit: int, graph: Graph[Any, Any] | None
 ) -> GraphEvents:
-    """Return what happened in a run, from the journal. Raises RunNotFound, Misuse."""
+    """Return the events of a run, derived from its journal. Raises RunNotFound, Misuse."""
     if not 1 <= limit <= _EVENTS_MAX or after < 0:
-        raise Misuse(f"limit is between 1 and {_EVENTS_MAX:,}, and after at least 0, not {limit} and {after}")
+        raise Misuse(f"limit must be between 1 and {_EVENTS_MAX:,}, and after at least 0, not {limit} and {after}")
     return (await _trace(session, run_id, graph)).events(after, limit)
 
 
@@ -107,7 +107,7 @@ async def _traced(session: Session, run: Run, graph: Graph[Any, Any], journal: J
     return await done
 
 
-# Where a run's graph is found.
+# Finding the graph of a run.
 
 
 async def _graph_run(session: Session, run_id: str) -> tuple[Run, str | None, Journal]:
@@ -115,9 +115,9 @@ async def _graph_run(session: Session, run_id: str) -> tuple[Run, str | None, Jo
     run = await _stored_run(session, run_id)
     journal = await session.caller_store.journal(run_id)
     digest = await _digest(session, run_id, journal)
-    # A run that was started by name alone may not know that it is a graph's: the code does, and so does the journal.
+    # The model of a run that was started by name may not be stored: then the code or the journal has it.
     if run.model != "graph" and _code(session, run) is None and digest is None:
-        raise Misuse(f"run {run_id!r} is of a {run.model}: only those of graphs have tokens")
+        raise Misuse(f"run {run_id!r} is of a {run.model}: only runs of graphs have tokens")
     return run, digest, journal
 
 
@@ -183,7 +183,7 @@ async def _stored_definition(session: Session, run: Run, digest: str) -> StoredD
 
     found = await session.caller_store.record(RECORD_KIND, digest, None)
     if found is None:
-        raise Misuse(f"the definition of run {run.id!r} ({digest}) is not in the store; hand the graph in: graph=…")
+        raise Misuse(f"the definition of run {run.id!r} ({digest}) is not in the store; pass the graph: graph=…")
     return msgspec.json.decode(session.codec.decode(found.body), type=StoredDefinition)
 
 

@@ -1,9 +1,8 @@
-"""Hierarchies of operations as they are stored: reading them, having them give up, and undoing them."""
+"""Hierarchies of operations: reading their rows, cancelling them, and rolling them back."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 
 from msgspec.structs import replace
@@ -13,11 +12,9 @@ from perdure.coordinator.turns import in_turns
 from perdure.errors import (
     CommitRefused,
     EngineBug,
-    EngineStopped,
     InvalidTransition,
     RunFinished,
     RunNotFound,
-    StoreError,
 )
 from perdure.kernel import ops
 from perdure.kernel.cooperation import Cooperation, ScopeRows, depth_of
@@ -66,21 +63,20 @@ async def read_rows(session: Session, rows: ScopeRows) -> StoredScopes:
 
 
 async def with_causes(session: Session, failure: Failure) -> Failure:
-    """Return the failure with those of its causes that stand in other rows, within bounds."""
+    """Return the failure with its causes, which other rows have, within bounds."""
     return await CauseReader(session.caller_store, RowCodec(session.codec)).whole(failure)
 
 
-# Giving up and undoing.
+# Cancelling and rolling back.
 
 
 async def cancel_hierarchy(session: Session, id: str, *, reason: str, actor: str) -> bool:
-    """Have a hierarchy (by the id of its root), or the part of it from a run on, give up: each run of it that has not
-    ended rolls back at its next step boundary, and functions and graphs that were started in it are cancelled. Returns
-    False if it has ended, or was cancelled before.
+    """Cancel a hierarchy, by the id of its root, or the part of it below a run. Each of its runs that has not ended
+    rolls back at its next step boundary, and functions and graphs that were started in it are cancelled. Returns False
+    if it has ended, or was cancelled before.
 
-    Once this has returned True, no further step begins, but for those of rollbacks: runs of other engines know of it.
-    So it takes as long as it takes those engines to read their mail. If this process dies before, the cancellation
-    counts all the same.
+    Once this has returned True, no further step begins on any engine, except rollbacks. So it takes until those engines
+    have read their mail. If this process dies before, the cancellation counts if it was stored.
     """
     if not (asked := await request_cancel(session, id, reason=reason, actor=actor)):
         return False
@@ -90,7 +86,7 @@ async def cancel_hierarchy(session: Session, id: str, *, reason: str, actor: str
 
 
 async def request_cancel(session: Session, id: str, *, reason: str, actor: str) -> list[str]:
-    """Cancel a hierarchy without waiting until other engines know. Returns the runs that were asked; none if the
+    """Cancel a hierarchy without waiting for other engines. Returns the runs that were asked to roll back; none if the
     hierarchy has ended, or was cancelled before."""
     session.check_open()
     checked_remark(reason, actor)
@@ -104,15 +100,15 @@ async def request_cancel(session: Session, id: str, *, reason: str, actor: str) 
     if not rows:
         return []
     now = session.clock.now()
-    tells = [
+    notices = [
         _asking(session, hierarchy.view(run, now), found.statuses[run.id], rows[0], actor) for run in concerned
     ]  # fmt: skip
-    op = ops.CancelScope(run_id=id, at=now, actor=actor, added=stamped(session, rows, now), tells=tuple(tells))
+    op = ops.CancelScope(run_id=id, at=now, actor=actor, added=stamped(session, rows, now), notices=tuple(notices))
     return [run.id for run in concerned] if await submitted(session, op) else []
 
 
 async def cancel_token(session: Session, token: CancellationToken, *, reason: str, actor: str) -> bool:
-    """Cancel a token for good: each run that has it gives up and rolls back. Returns False if it was cancelled before.
+    """Cancel a cancellation token for good: each run that has it rolls back. Returns False if it was cancelled before.
 
     Once this has returned, no further step of these runs begins. If this process dies before, the cancellation counts
     if it was stored; then another engine notifies the runs. Raises InvalidArguments.
@@ -126,7 +122,7 @@ async def cancel_token(session: Session, token: CancellationToken, *, reason: st
         at=now,
         actor=actor,
         added=stamped(session, [cancellation(token, reason=reason, source=actor)], now),
-        members=(ops.TellMembers(run_id=token.scope, at=now, actor=actor, token=name),),
+        members=(ops.NotifyMembers(run_id=token.scope, at=now, actor=actor, token=name),),
     )
     is_first = await submitted(session, op)
     await session.read_mail()
@@ -135,8 +131,8 @@ async def cancel_token(session: Session, token: CancellationToken, *, reason: st
 
 
 async def roll_back_hierarchy(session: Session, id: str, *, reason: str, actor: str) -> bool:
-    """Undo a hierarchy that has ended, or (with a run's id) the part of it from that run on: everything that was
-    committed in it is rolled back, the newest first.
+    """Roll back a hierarchy that has ended, or, with a run's id, the part of it from that run on: everything that was
+    committed in it is undone, newest first.
 
     Returns False, and does nothing, if a run above or below has not ended, or if there is nothing to undo.
     """
@@ -152,8 +148,8 @@ async def roll_back_hierarchy(session: Session, id: str, *, reason: str, actor: 
         return False
     now = session.clock.now()
     below = [run for run in found.runs.values() if _is_handled_by(run, id)]
-    tells = [ops.Tell(run_id=run.id, at=now, actor=actor, kind="undo") for run in below]
-    op = ops.UndoScope(run_id=id, at=now, actor=actor, added=stamped(session, rows, now), tells=tuple(tells))
+    notices = [ops.Notify(run_id=run.id, at=now, actor=actor, kind="undo") for run in below]
+    op = ops.UndoScope(run_id=id, at=now, actor=actor, added=stamped(session, rows, now), notices=tuple(notices))
     return await submitted(session, op)
 
 
@@ -166,13 +162,13 @@ async def cancel_or_refuse(session: Session, id: str, *, reason: str, actor: str
 
 
 async def roll_back_or_refuse(session: Session, id: str, *, reason: str, actor: str) -> None:
-    """Undo a hierarchy that has ended, by the id of its root or of one of its runs. Raises RunNotFound, and
+    """Roll back a hierarchy that has ended, by the id of its root or of one of its runs. Raises RunNotFound, and
     InvalidTransition if that cannot be done now."""
     if not await roll_back_hierarchy(session, id, reason=reason, actor=actor):
         await _check_there(session, id)
         raise InvalidTransition(
             f"hierarchy {id!r} cannot be rolled back: one of its runs has not ended, or nothing of it is left to undo; "
-            "look at its tree, and cancel it if it is at work",
+            "look at its tree, and cancel it if it is still running",
             run_id=id,
         )
 
@@ -183,12 +179,13 @@ async def _check_there(session: Session, id: str) -> None:
         raise RunNotFound(id)
 
 
-def _asking(session: Session, view: OperationRun, status: str, row: MessageEvent, actor: str) -> ops.Tell:
+def _asking(session: Session, view: OperationRun, status: str, row: MessageEvent, actor: str) -> ops.Notify:
     """Have a run give up that a cancellation concerns."""
     if row.exception is None:
         raise EngineBug("a cancellation has no reason")
     depth = depth_of(row.cooperation_lineage)
-    return asking(session.drafting, view, status, row.exception, depth, view.now, actor)
+    notifications = session.operation_runner.notifications
+    return asking(notifications, view, status, row.exception, depth, view.now, actor)
 
 
 def _is_handled_by(run: NewRun, root: str) -> bool:
@@ -214,18 +211,12 @@ def stamped(session: Session, rows: Sequence[MessageEvent], now: int) -> Coopera
 
 
 async def submitted(session: Session, op: ops.Op) -> bool:
-    """Submit an op that two callers may submit at once; return False if the other one's was first."""
+    """Submit an op that two callers may submit at the same time. Returns False if the other one was first."""
     try:
         done: bool = await session.coordinator.submit(op)
     except CommitRefused:
         return False
     return done
-
-
-async def try_to_read_mail(session: Session) -> None:
-    """Read the mail that the last commit has left. If that cannot be done now, it is read later, here or elsewhere."""
-    with suppress(EngineStopped, StoreError):
-        await session.read_mail()
 
 
 __all__ = [
@@ -242,6 +233,5 @@ __all__ = [
     "run_rows",
     "stamped",
     "submitted",
-    "try_to_read_mail",
     "with_causes",
 ]

@@ -1,4 +1,4 @@
-"""What a run did, who changed it, and the runs below it."""
+"""The journal and the audit trail of a run, and the runs below it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RUNS_MAX: Final = 10_000
 
 
 async def history_of(session: Session, run_id: str) -> History:
-    """Return what a run did, and every change of its status. Raises RunNotFound."""
+    """Return a run's journal, its audit trail, and the entries that retries set aside. Raises RunNotFound."""
     session.check_open()
     _, entries = await session.caller_store.journal(checked_text(run_id, "a run's id"))
     is_graph = any(entry.kind == DEFINITION for entry in entries)
@@ -60,8 +60,7 @@ async def audit_of(session: Session, run_id: str) -> list[AuditView]:
 
 
 async def hierarchy_of(session: Session, id: str, runs_max: int) -> HierarchyView:
-    """Return what followed from an emission, by the id of its root, or the part of it from a run on. Raises as
-    `tree_of`."""
+    """Return a hierarchy, by the id of its root, or the part of it below a run. Raises as `tree_of`."""
     tree = await tree_of(session, id, runs_max)
     found = await session.caller_store.hierarchy(id)
     topics = {message.id: message.topic for message in found.messages}
@@ -73,8 +72,8 @@ async def hierarchy_of(session: Session, id: str, runs_max: int) -> HierarchyVie
 
 
 async def tree_of(session: Session, id: str, runs_max: int, within: Within | None = None) -> RunTree:
-    """Return a run, or a root emission, with its children and theirs, oldest first, without payloads. Raises
-    RunNotFound, and Misuse if there are more than `runs_max`."""
+    """Return a run, or a root emission, with all runs below it, oldest first, without payloads. Raises RunNotFound, and
+    Misuse if there are more than `runs_max` runs."""
     session.check_open()
     checked_within(within)
     checked_number(runs_max, "runs_max")
@@ -88,7 +87,9 @@ async def tree_of(session: Session, id: str, runs_max: int, within: Within | Non
             async for run in _children(session, parent.run.id, within):
                 count += 1
                 if count > runs_max:
-                    raise Misuse(f"run {id!r} has more than {runs_max} runs below it; look at a smaller part")
+                    raise Misuse(
+                        f"run {id!r} has more than {runs_max} runs below it; ask for a smaller part of the tree"
+                    )
                 child = RunTree(run=run_view(run), children=[])
                 parent.children.append(child)
                 below.append(child)
@@ -133,7 +134,7 @@ async def _emission(session: Session, id: str) -> RunView:
 
 
 async def _children(session: Session, run_id: str, within: Within | None) -> AsyncIterator[Run]:
-    """Newest first, as all listings."""
+    """Return the children of runs, newest first, as all lists."""
     parts = [RunFilter(parent_id=run_id, limit=_PAGE)]
     if within is not None:
         parts = [replace(parts[0], workflow=workflow) for workflow in within.workflows] + [

@@ -1,6 +1,6 @@
-"""Why a run that somebody waits for does not go on: it is held, or no living engine has its code.
+"""Logs why a run that a caller waits for does not continue: it is held, or no live engine has its code.
 
-Waiting goes on: a run that is held, or that nobody can take, may go on as soon as somebody mends that.
+The caller keeps waiting: the run may continue as soon as somebody lifts the hold or starts an engine.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from perdure.views import RunView
 
 log = logging.getLogger("perdure")
 
-_LOOKS_FIRST: Final = 4  # Before that, an engine may just be about to take the run.
+_LOOKS_FIRST: Final = 4  # Before that, an engine may be about to take the run.
 
 
 class Obstacles:
-    """Says, once for each reason, why a run that one caller waits for does not go on."""
+    """Logs, once for each reason, why the run that one caller waits for does not continue."""
 
     def __init__(self, stranded: Callable[[Run], Awaitable[str | None]]) -> None:
         self._stranded = stranded
@@ -28,12 +28,12 @@ class Obstacles:
         self._said = ""
 
     async def look(self, run: Run) -> None:
-        """Called whenever the run was read and has not ended. Raises StoreError."""
+        """Check a run that was read and has not ended. Raises StoreError."""
         self._looks += 1
         if run.hold is not None:
             reason, advice = f"it is held ({run.hold.kind}): {run.hold.reason}", todo(run, run.hold)
         else:
-            # Most runs are at work, or wait for something: whether their code is there is asked ever more rarely.
+            # Most runs are running or wait for something, so their code is checked less and less often.
             if self._looks < _LOOKS_FIRST or self._looks & (self._looks - 1):
                 return
             reason = await self._stranded(run) or ""
@@ -46,13 +46,13 @@ class Obstacles:
 
 
 class Strandings:
-    """Says, once for each, which code no living engine has although runs need it. Engines look regularly."""
+    """Logs, once for each, which code runs need but no live engine has. Engines check this regularly."""
 
     def __init__(self) -> None:
         self._said: frozenset[str] = frozenset()
 
     def found(self, runs: Iterable[RunView]) -> None:
-        """Take in the newest runs that have not ended."""
+        """Check the newest runs that have not ended."""
         stranded: dict[str, list[str]] = {}
         for run in runs:
             if run.stranded is not None and run.hold is None:

@@ -1,4 +1,4 @@
-"""How a run ended: waiting for it, and reading what it left."""
+"""The outcome of a run: wait for it, and read its result or failure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import msgspec
 from perdure.api.obstacles import Obstacles
 from perdure.api.stranded_runs import why_stranded
 from perdure.errors import EngineStopped, RunCancelled, RunFailed, RunNotFound
-from perdure.kernel.records import Failure, Outcome, Run
+from perdure.kernel.failures import Failure
+from perdure.kernel.records import Outcome, Run
 from perdure.kernel.status import FINISHED, Status
 from perdure.session import Session
 from perdure.values.checks import checked_text
@@ -23,8 +24,9 @@ _CANCELLED: Final = "perdure.errors:RunCancelled"
 
 
 async def outcome_of(session: Session, run_id: str) -> tuple[Run, Outcome]:
-    """Wait until a run has ended; return its last state and what it left. Raises RunNotFound, EngineStopped, and
-    StoreUnavailable if the store has been away for long. Logs once if the run is held, or no engine has its code."""
+    """Wait until a run has ended, and return its last state and its outcome. Raises RunNotFound, EngineStopped, and
+    StoreUnavailable if the store does not answer for long. Logs once if the run is held, or if no engine has its
+    code."""
     pause_s = _ASK_AGAIN_S
     obstacles: Obstacles | None = None
     while True:
@@ -32,7 +34,7 @@ async def outcome_of(session: Session, run_id: str) -> tuple[Run, Outcome]:
         if session.coordinator.loaded(run_id) is not None:
             if (ended := await session.followers.until_ended(run_id)) is not None:
                 return ended
-            continue  # This engine has it no more.
+            continue  # This engine no longer has it.
         checked_text(run_id, "a run's id")
         stored = (await session.caller_store.get([run_id])).get(run_id)
         if stored is None:
@@ -51,7 +53,7 @@ async def outcome_of(session: Session, run_id: str) -> tuple[Run, Outcome]:
 
 
 def read_result(session: Session, run: Run, output: str, reader: Reader | None) -> Any:
-    """Return what a run returned, typed by its workflow if this process has it."""
+    """Return the result of a run, in the type of its workflow if this process has it."""
     if reader is None:
         known = session.workflows.get((run.workflow, run.workflow_version))
         reader = known.signature.result if known is not None else Reader(Any, "a result")
@@ -59,8 +61,8 @@ def read_result(session: Session, run: Run, output: str, reader: Reader | None) 
 
 
 def failure_of(run: Run, outcome: Outcome) -> Exception:
-    """Return the error of a run that did not succeed: RunCancelled, or RunFailed with the failure, rebuilt, as its
-    cause."""
+    """Return the error for a run that did not succeed: RunCancelled, or RunFailed, whose cause is the rebuilt
+    failure."""
     failure = msgspec.json.decode(outcome.failure, type=Failure) if outcome.failure else None
     if failure is None or run.status == Status.CANCELLED or failure.type == _CANCELLED:
         reason = failure.message if failure is not None else None

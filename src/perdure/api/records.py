@@ -1,4 +1,4 @@
-"""`engine.records`: named values with versions, such as prompts, actions and definitions, and who stored them."""
+"""`engine.records`: named values with versions, such as prompts, actions and definitions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from perdure.coordinator.silence import whole_calls
 from perdure.errors import RecordNotFound
-from perdure.kernel.stock import Record
+from perdure.kernel import ops
+from perdure.kernel.record_versions import Record
 from perdure.session import Session
 from perdure.values.arguments import checked
 from perdure.values.canonical import canonical
@@ -30,39 +32,43 @@ class RecordView(Struct, frozen=True, kw_only=True):
     body: Any
 
 
-RecordViews = list[RecordView]  # `list` means something else inside the class.
+RecordViews = list[RecordView]  # inside the class, `list` is the method
 
 
+@whole_calls()
 @checked(constructor=False)
 class Records:
-    """Records by kind and name. Each change adds a version; none is lost."""
+    """Records by kind and name. Each change adds a version; earlier versions stay."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     async def put(self, kind: str, name: str, body: Any, *, actor: str = "api") -> int:
-        """Store a record; its version. What is the same as the newest version is that version. Raises
+        """Store a record, and return its version. A body that equals the newest version adds none. Raises
         UnstorableValue."""
         self._session.check_open()
         checked_text(kind, "a record's kind")
         checked_text(name, "a record's name")
         checked_remark("", actor)
         text = to_text(body, f"the {kind} {name!r}", self._session.limits.payload_bytes_max)
-        # Numbers stay as they are written, as in the digests of the versions that there are.
+        # The digests of stored versions have numbers as they were written, so this one has too.
         form = canonical(body, numbers=False)
-        return await self._session.caller_store.put_record(
-            Record(
-                kind=kind,
-                name=name,
-                digest=hashlib.sha256(form).hexdigest(),
-                actor=actor,
-                at=self._session.clock.now(),
-                body=self._session.codec.encode(text),
-            )
+        now = self._session.clock.now()
+        record = Record(
+            kind=kind,
+            name=name,
+            digest=hashlib.sha256(form).hexdigest(),
+            actor=actor,
+            at=now,
+            body=self._session.codec.encode(text),
         )
+        version: int = await self._session.coordinator.submit(
+            ops.PutRecord(run_id="", at=now, actor=actor, record=record)
+        )
+        return version
 
     async def get(self, kind: str, name: str, version: int | None = None) -> RecordView:
-        """A version of a record, or its newest. Raises RecordNotFound."""
+        """Return a version of a record, or its newest one. Raises RecordNotFound."""
         self._session.check_open()
         checked_text(kind, "a record's kind")
         checked_version(version)
@@ -73,7 +79,7 @@ class Records:
         return self._record_view(found, plain_value(found.body, self._session.codec, _place(found)))
 
     async def list(self, kind: str, *, after: str | None = None, limit: int = 100) -> RecordViews:
-        """The newest versions of all records of a kind, by name; `after` is the name of the last one seen."""
+        """Return the records of a kind by name, each in its newest version. `after` is the last name that you have."""
         self._session.check_open()
         checked_limit(limit)
         checked_option(after, "after")

@@ -8,6 +8,7 @@ from typing import TypeVar
 from perdure.api.hierarchies import cancel_hierarchy, roll_back_hierarchy, root_rows, with_causes
 from perdure.api.histories import RUNS_MAX, hierarchy_of, tree_of
 from perdure.api.outcomes import outcome_of
+from perdure.coordinator.silence import whole_calls
 from perdure.coordinator.turns import in_turns
 from perdure.kernel.status import Status
 from perdure.models.cooperation.events import failure_in
@@ -20,6 +21,7 @@ from perdure.views import HierarchyView, RunTree
 V = TypeVar("V")
 
 
+@whole_calls(but=("finished",))
 @checked(constructor=False)
 class RootHandle:
     """A root emission. Its `id` is the first id of the lineage of every run below it; `run_ids` are the runs that
@@ -35,16 +37,17 @@ class RootHandle:
         return f"<root {self.id!r}>"
 
     async def finished(self) -> None:
-        """Wait until all who handle the message are done, and all that they emitted. Raises ScopeFailed if one of them
-        has failed: then all that it did is undone, or its failure says what is not."""
+        """Wait until all handlers of the message, and of all messages below it, are done. Raises ScopeFailed if one of
+        them has failed: then everything is rolled back, or the failure says what could not be."""
         ended = [await outcome_of(self._session, run_id) for run_id in self.run_ids]
         failed = [run for run, _ in ended if run.status in (Status.ROLLED_BACK, Status.ROLLBACK_FAILED)]
         if failed:
             raise (await failure_of(self._session, self.id, [run.id for run in failed])).error()
 
     async def returned(self, name: str, type: type[V], *, handler: str | None = None) -> list[V]:
-        """Return what those who handle the message itself have returned under a name, of each that has committed; with
-        a `handler`, only what that operation has. Raises UnstorableValue if a value does not fit the type."""
+        """Return the values that the handlers of the message itself have returned under a name, one for each handler
+        that has committed. With `handler`, only the values of that operation. Raises UnstorableValue if a value does
+        not fit the type."""
         found = await root_rows(self._session, self.id)
         values = {value.lineage[-1]: value for value in found.values if value.variable == name}
         return [
@@ -56,27 +59,28 @@ class RootHandle:
         ]
 
     async def cancel(self, reason: str = "", *, actor: str = "api") -> bool:
-        """Have the hierarchy give up: each run of it that has not ended rolls back at its next step boundary. Returns
-        False if it has ended, or was cancelled before. Once this has returned True, no further step begins."""
+        """Cancel the hierarchy: each of its runs that has not ended rolls back at its next step boundary. Returns False
+        if the hierarchy has ended, or was cancelled before. Once this has returned True, no further step begins, except
+        rollbacks."""
         return await cancel_hierarchy(self._session, self.id, reason=reason, actor=actor)
 
     async def roll_back(self, reason: str = "", *, actor: str = "api") -> bool:
-        """Undo the hierarchy after it has ended: everything that was committed in it is rolled back, the newest first.
-        Returns False, and does nothing, if one of its runs has not ended, or if there is nothing to undo."""
+        """Roll back a hierarchy that has ended: everything that was committed in it is undone, newest first. Returns
+        False, and does nothing, if one of its runs has not ended, or if there is nothing to undo."""
         return await roll_back_hierarchy(self._session, self.id, reason=reason, actor=actor)
 
     async def tree(self, *, runs_max: int = RUNS_MAX) -> RunTree:
-        """Return all runs that follow from the message, as data, as text (`.text()`) or as a Mermaid chart
-        (`.mermaid()`). Raises RunNotFound, and Misuse if there are more than `runs_max`."""
+        """Return all runs that follow from the message, as data, as text (`.text()`) or as a Mermaid flowchart
+        (`.mermaid()`). Raises RunNotFound, and Misuse if there are more than `runs_max` runs."""
         return await tree_of(self._session, self.id, runs_max)
 
     async def hierarchy(self, *, runs_max: int = RUNS_MAX) -> HierarchyView:
-        """Return the tree, and what happened to each of its messages, in the order of time. Raises as `tree`."""
+        """Return the tree, and the events of each of its messages, oldest first. Raises as `tree`."""
         return await hierarchy_of(self._session, self.id, runs_max)
 
 
 async def failure_of(session: Session, root: str, run_ids: Sequence[str]) -> Failure:
-    """Return why a hierarchy has failed, if these are the runs that have failed of those who handle its message."""
+    """Return why a hierarchy has failed. `run_ids` are the failed runs of the handlers of its message."""
     runs = await root_rows(session, root)
     hierarchy = await in_turns(runs.hierarchy_in_pieces())
     found: list[tuple[Failure, bool]] = []

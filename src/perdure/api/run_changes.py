@@ -1,4 +1,4 @@
-"""Changes of a run that is known by its id, wherever it is: its owner decides them and answers."""
+"""Changes of one run, by its id. The engine that owns the run decides them and replies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from perdure.api.fences import Fences
 from perdure.api.hierarchies import cancel_hierarchy
 from perdure.errors import ConcurrentModification, InvalidArguments, IsOperation, RunNotFound, RunNotRetryable
 from perdure.kernel import ops
-from perdure.kernel.records import Entry, Event, Failure, Hold
+from perdure.kernel.failures import Failure
+from perdure.kernel.records import Entry, Event, Hold
+from perdure.kernel.rules.changes import deadline_since
 from perdure.kernel.status import Status
 from perdure.models.functions.waits import failed_before, read_before, started_before
 from perdure.ports import RunFilter, StoredRun
@@ -38,7 +40,7 @@ async def update_run(
     deadline: datetime | Duration | msgspec.UnsetType | None,
     actor: str,
 ) -> RunView:
-    """Replace a run's tags or deadline. Raises ConcurrentModification if it is not at `expected_version`."""
+    """Replace a run's tags, its deadline, or both. Raises ConcurrentModification if it is not at `expected_version`."""
     session.check_open()
     checked_remark("", actor)
     now = session.clock.now()
@@ -58,9 +60,9 @@ async def update_run(
 async def cancel_run(
     session: Session, run_id: str, *, expected_version: int | None = None, reason: str = "", actor: str = "api"
 ) -> bool:
-    """End a run as cancelled; a run of an operation, or a root emission, gives up and rolls back. Returns False if it
-    has ended already or does not exist. Once this has returned True, no further step begins, of the run or of a run
-    below it, on other engines too; but for compensations. Raises ConcurrentModification."""
+    """Cancel a run. A run of an operation, or a root emission, rolls back. Returns False if it has ended or does not
+    exist. Once this has returned True, no further step of the run, or of a run below it, begins on any engine, except
+    compensations. Raises ConcurrentModification."""
     session.check_open()
     checked_text(run_id, "a run's id")
     checked_remark(reason, actor)
@@ -123,8 +125,8 @@ async def retry_run(session: Session, run_id: str, *, expected_version: int | No
 async def _retry(
     session: Session, run_id: str, expected_version: int | None, actor: str, *, with_parent: bool = False
 ) -> None:
-    """Retry a run as it is stored. If it has changed when that is decided, look again, unless the caller said which
-    version it is to be."""
+    """Retry a run as it is stored. If the run has changed when the retry is decided, read it again and retry, unless
+    the caller gave a version."""
     stored = await _stored(session, run_id)
     while True:
         try:
@@ -136,7 +138,7 @@ async def _retry(
                 raise
             if stored.run.attempt == was.attempt:
                 continue
-        return  # Or somebody else has retried it meanwhile.
+        return  # It is retried, by this call or by another one meanwhile.
 
 
 async def _stored(session: Session, run_id: str) -> StoredRun:
@@ -156,18 +158,21 @@ async def _retry_as(
     read: tuple[Event, ...] = ()
     if run.status is Status.FAILED and run.model != "operation":
         entries = (await session.caller_store.journals([run_id]))[run_id].entries
-        # Code that raised by itself, and a deadline, belong to no entry: all of them stay.
+        # If no entry failed, but the code itself or a deadline, all entries stay.
         kept = [one for one in entries if entry is None or one.seq < entry]
         kept_until = session.clock.now() + session.event_retention_us
         read = read_before(entries[len(kept) :], session.codec, kept_until)
         if run.version == version:
             await _retry_children(session, run_id, entries, kept, actor)
+    is_late = run.deadline is not None and run.deadline <= session.clock.now()
+    since = deadline_since(await session.caller_store.audit(run_id)) if is_late else None
     await session.coordinator.submit(
         ops.Retry(
             run_id=run_id,
             at=session.clock.now(),
             actor=actor,
             expected_version=version,
+            deadline_since=since,
             from_entry=entry,
             events=read,
             with_parent=with_parent,
@@ -178,7 +183,8 @@ async def _retry_as(
 async def _retry_children(
     session: Session, run_id: str, entries: Sequence[Entry], kept: Sequence[Entry], actor: str
 ) -> None:
-    """The entries by which the run has started its children stay: it would be handed their failures again."""
+    """Retry the failed children that the run has started. The entries that started them stay, so the run would get
+    their failures again."""
     started = started_before(kept, session.codec) - failed_before(kept, session.codec)
     if not started:
         return
@@ -196,7 +202,7 @@ async def _retry_children(
 
 
 async def _retry_child(session: Session, run_id: str, actor: str) -> None:
-    with suppress(RunNotFound, RunNotRetryable):  # Somebody else has, or has removed it.
+    with suppress(RunNotFound, RunNotRetryable):  # Another caller has retried it, or it was removed.
         await _retry(session, run_id, None, actor, with_parent=True)
 
 
@@ -207,9 +213,9 @@ def deadline_at(deadline: datetime | Duration | None, now: int) -> int | None:
     if isinstance(deadline, datetime):
         due = from_datetime(deadline)
     else:
-        due = now + span_of(deadline, "a deadline, if it is no datetime,") // timedelta(microseconds=1)
+        due = now + span_of(deadline, "a deadline that is not a datetime") // timedelta(microseconds=1)
     if due > _LATEST:
-        raise InvalidArguments(f"the deadline {deadline!r} is beyond the year 9999; leave it out for none at all")
+        raise InvalidArguments(f"the deadline {deadline!r} is beyond the year 9999; leave it out for no deadline")
     return max(0, due)
 
 

@@ -17,6 +17,7 @@ from perdure.api.run_changes import cancel_run, pause_run, resume_run, retry_run
 from perdure.api.runs import Runs
 from perdure.api.streams import published_by, stream_of, streams_of
 from perdure.api.waits import WaitView, waits_of
+from perdure.coordinator.silence import whole_calls
 from perdure.errors import RunNotFound
 from perdure.kernel.rules.delivery import Delivered, Queued
 from perdure.kernel.status import Status
@@ -37,11 +38,12 @@ R = TypeVar("R")
 _NOT_COMMITTED = "the transaction that it was started in is not committed, or was rolled back: commit first, then ask"
 
 
+@whole_calls(but=("result",))
 @checked(constructor=False)
 class RunHandle(Generic[R]):
-    """A run, from outside. Making a handle asks nobody whether the run exists.
+    """A run, as callers see it. Making a handle does not check whether the run exists.
 
-    A run that was started in a transaction of the caller's (`in_transaction`) is not there before the commit.
+    A run that was started in a transaction of the caller (`in_transaction`) does not exist before the commit.
     """
 
     def __init__(self, session: Session, run_id: str, result: Reader | None, *, in_transaction: bool = False) -> None:
@@ -56,10 +58,10 @@ class RunHandle(Generic[R]):
     # Its outcome.
 
     async def result(self) -> R:
-        """Wait for the run to end; return what it returned. Can be called any number of times.
+        """Wait until the run has ended, and return its result. It can be called any number of times.
 
-        Raises RunFailed (its cause is the failure, rebuilt) or RunCancelled. Raises RunNotFound, at once, if the run
-        was started in a transaction that is not committed.
+        Raises RunFailed, whose cause is the rebuilt failure, or RunCancelled. Raises RunNotFound at once if the run was
+        started in a transaction that is not committed.
         """
         try:
             run, outcome = await outcome_of(self._session, self.id)
@@ -71,7 +73,7 @@ class RunHandle(Generic[R]):
         raise failure_of(run, outcome)
 
     async def status(self) -> str:
-        """Return the run's status now. Raises RunNotFound."""
+        """Return the run's current status. Raises RunNotFound."""
         return (await self.view()).status
 
     async def view(self) -> RunView:
@@ -87,8 +89,8 @@ class RunHandle(Generic[R]):
     # What it did, and what it waits for.
 
     async def history(self) -> History:
-        """Return what the run did, and every change of its status. The journal of an operation's run is the list of
-        the events of its lineage. Raises RunNotFound."""
+        """Return the run's journal, its audit trail, and the entries that retries set aside. The journal of an
+        operation's run has the events of its lineage. Raises RunNotFound."""
         return await history_of(self._session, self.id)
 
     async def audit(self) -> list[AuditView]:
@@ -96,27 +98,27 @@ class RunHandle(Generic[R]):
         return await audit_of(self._session, self.id)
 
     async def tree(self, *, runs_max: int = RUNS_MAX, within: Within | None = None) -> RunTree:
-        """Return the run with its children and theirs, oldest first, without payloads: as data, as text (`.text()`) or
-        as a Mermaid chart (`.mermaid()`). `within` leaves out other children, with all below those; they do not count
-        either. Raises RunNotFound, and Misuse if there are more than `runs_max`."""
+        """Return the run with all runs below it, oldest first, without payloads: as data, as text (`.text()`) or as a
+        Mermaid flowchart (`.mermaid()`). With `within`, runs outside of it are left out, with all below them, and do
+        not count. Raises RunNotFound, and Misuse if there are more than `runs_max` runs."""
         return await tree_of(self._session, self.id, runs_max, within)
 
     async def hierarchy(self, *, runs_max: int = RUNS_MAX) -> HierarchyView:
-        """Return the tree of an operation's run, and what happened to each of its messages, in the order of time.
-        Raises as `tree`."""
+        """Return the tree of an operation's run, and the events of each of its messages, oldest first. Raises as
+        `tree`."""
         return await hierarchy_of(self._session, self.id, runs_max)
 
     async def waits(self) -> list[WaitView]:
-        """Return what the run waits for; nothing while its code or a step runs. Raises RunNotFound."""
+        """Return what the run waits for. The list is empty while its code or a step runs. Raises RunNotFound."""
         return await waits_of(self._session, self.id)
 
     # Runs of graphs.
 
     async def tokens(self, *, graph: Graph[Any, Any] | None = None) -> TokensView:
-        """Return where the tokens of a graph's run are and were, each with its path and state. They can be looked at,
-        or drawn: `graph.to_svg(tokens)`. The definition that the run was started with counts, unless a graph is given.
+        """Return the tokens of a graph's run, also those that have ended, each with its path, node and state. You can
+        draw them: `graph.to_svg(tokens)`. Without `graph`, the definition that the run was started with is used.
 
-        Raises RunNotFound; Misuse if the run is none of a graph, or of another one.
+        Raises RunNotFound; Misuse if the run is not of a graph, or is of another one.
         """
         return await graph_runs.tokens_of(self._session, self.id, graph)
 
@@ -127,23 +129,23 @@ class RunHandle(Generic[R]):
         graph: Graph[Any, Any] | None = None,
         tokens: TokensView | None = None,
     ) -> str:
-        """Return a picture of the run's graph with its tokens, as SVG or as a Mermaid flowchart. Handing in tokens that
-        you have already saves a replay. Raises as `tokens`."""
+        """Return a picture of the run's graph with its tokens, as SVG or as a Mermaid flowchart. If you have the tokens
+        already, pass them: that saves a replay. Raises as `tokens`."""
         return await graph_runs.drawing_of(self._session, self.id, form, graph, tokens)
 
     async def graph_events(
         self, *, after: int = 0, limit: int = 1000, graph: Graph[Any, Any] | None = None
     ) -> GraphEvents:
-        """Return what happened in a graph's run: tokens that were created, moved along edges, met and ended, and what
-        nodes did. The events are numbered from 1 on and derived from the journal: the same ones each time, and more as
-        the run goes on. `after` is the number of the last one that you have. Raises as `tokens`, and Misuse for a limit
-        that is none."""
+        """Return the events of a graph's run: tokens that were created, moved along edges, joined and ended, and what
+        nodes did. The events are derived from the journal and numbered from 1 on: each call gives the same ones, and
+        more as the run continues. `after` is the number of the last event that you have. Raises as `tokens`, and Misuse
+        for a limit that is out of range."""
         return await graph_runs.graph_events_of(self._session, self.id, after, limit, graph)
 
     async def definition(self) -> DefinitionView:
-        """Return the definition that a graph's run was started with, or last retried with, as JSON. It can be read back
-        when the code has changed since. A run of which only its start is stored has the definition of the code. Raises
-        RunNotFound; Misuse if the run is none of a graph, or its definition is nowhere."""
+        """Return the definition that a graph's run was started with, or last retried with, as JSON, even if the code
+        has changed since. For a run that has done nothing yet, it is the definition in the code. Raises RunNotFound;
+        Misuse if the run is not of a graph, or if neither the store nor the code has its definition."""
         return await graph_runs.definition_of(self._session, self.id)
 
     # What it publishes.
@@ -155,19 +157,20 @@ class RunHandle(Generic[R]):
     async def published(self, key: str) -> Any: ...
 
     async def published(self, key: str | None = None) -> Any:
-        """Return what the run shows now: all of it by key, or the value under one key. Values are plain JSON values.
+        """Return the values that the run has published: all of them by key, or the value under one key. They are plain
+        JSON values, and stay after the run has ended.
 
-        They stay when the run has ended. Raises RunNotFound, and NotPublished if there is nothing under the key.
+        Raises RunNotFound, and NotPublished if there is nothing under the key.
         """
         return await published_by(self._session, self.id, key)
 
     def stream(self, name: str, *, after: int = 0, follow: bool = True) -> AsyncIterator[StreamItemView]:
         """Return the items of a stream with an offset greater than `after`, in order: `async for item in
-        run.stream(…)`.
+        run.stream("log")`.
 
-        The loop goes on while the run lives, and ends when the run has ended and all was read; with `follow=False` it
-        ends with what is there. An item is given once it is durable. To go on later, also after a crash of the reader,
-        pass the offset of the last item as `after`. A stream that nobody has written to is empty. Raises
+        The loop waits for more items until the run has ended and all items were read. With `follow=False` it ends with
+        the items that are there. An item is given once it is durable. To continue later, also after a crash of the
+        reader, pass the offset of the last item as `after`. A stream without items is empty, not an error. Raises
         InvalidArguments at once; RunNotFound, StoreError and EngineStopped from the loop.
         """
         return stream_of(self._session, self.id, name, after, follow)
@@ -176,7 +179,7 @@ class RunHandle(Generic[R]):
         """Return the names of the run's streams, and the offset of the last item of each. Raises RunNotFound."""
         return await streams_of(self._session, self.id)
 
-    # What can be asked of it.
+    # Changes.
 
     async def send(
         self, event: Event | NamedEvent, *, key: str | None = None, strict: bool = False, actor: str = "api"
@@ -185,36 +188,37 @@ class RunHandle(Generic[R]):
         return await send_event(self._session, event, self.id, key, strict, actor)
 
     async def cancel(self, reason: str = "", *, expected_version: int | None = None, actor: str = "api") -> bool:
-        """End the run as cancelled: running steps are cancelled, late results dropped, its code sees nothing.
+        """Cancel the run. Its running steps are cancelled, late results are dropped, and its code does not notice.
 
-        Once this has returned True, no further step begins, of the run or of a run below it, on other engines too; but
-        for compensations. A hierarchy that a function has emitted gives up when the function's compensations say so.
-        A run of an operation, and all below it, give up at their next step boundary, and roll back. Returns False if it
-        has ended already or does not exist. Raises ConcurrentModification if it is not at `expected_version`.
+        Once this has returned True, no further step of the run, or of a run below it, begins on any engine, except
+        compensations. A hierarchy that a function has emitted rolls back if the function's compensations say so. A run
+        of an operation rolls back at its next step boundary, with all runs below it. Returns False if the run has ended
+        or does not exist. Raises ConcurrentModification if it is not at `expected_version`.
         """
         return await cancel_run(
             self._session, self.id, expected_version=expected_version, reason=reason, actor=actor
         )  # fmt: skip
 
     async def pause(self, reason: str = "", *, expected_version: int | None = None, actor: str = "api") -> bool:
-        """Hold the run until `resume`. Its running steps are cancelled, and run again then. Returns False if it is held
-        already. Raises RunNotFound, RunFinished, and ConcurrentModification if it is not at `expected_version`."""
+        """Hold the run until `resume`. Its running steps are cancelled, and run again after that. Returns False if the
+        run is held already. Raises RunNotFound, RunFinished, and ConcurrentModification if it is not at
+        `expected_version`."""
         return await pause_run(
             self._session, self.id, expected_version=expected_version, reason=reason, actor=actor
         )  # fmt: skip
 
     async def resume(self, *, expected_version: int | None = None, actor: str = "api") -> bool:
-        """Lift the run's hold, whatever its kind, and go on. Returns False if it is not held. Raises RunNotFound, and
-        ConcurrentModification if it is not at `expected_version`."""
+        """Lift the run's hold, whatever its kind: the run continues. Returns False if it is not held. Raises
+        RunNotFound, and ConcurrentModification if it is not at `expected_version`."""
         return await resume_run(self._session, self.id, expected_version=expected_version, actor=actor)
 
     async def retry(self, *, expected_version: int | None = None, actor: str = "api") -> Self:
-        """Run a failed run again: what it did before the entry whose failure ended it stays done.
+        """Run a failed run again, from the entry whose failure ended it. What it did before that entry stays done.
 
-        The rest happens again. Events that it had read are there to be read again, in order; a timeout that ended the
-        run, and a deadline that has passed, begin anew. Children that it had started, that have failed, and whose
-        failures it had not dealt with, are retried before it; if the process dies in between, retry it again. A run
-        that two callers retry at the same time is retried once. Returns this handle.
+        Everything after that happens again. Events that the run read after it can be read again, in order. A timeout
+        that ended the run, and a deadline that has passed, start anew. Children that the run had started, that have
+        failed, and whose failures it had not handled, are retried first; if the process dies in between, retry the run
+        again. If two callers retry a run at the same time, it is retried once. Returns this handle.
 
         Raises RunNotFound, RunNotRetryable, and ConcurrentModification if it is not at `expected_version`.
         """
@@ -229,15 +233,15 @@ class RunHandle(Generic[R]):
         deadline: datetime | Duration | msgspec.UnsetType | None = msgspec.UNSET,
         actor: str = "api",
     ) -> RunView:
-        """Replace the run's tags or deadline. Raises ConcurrentModification if it is not at `expected_version`."""
+        """Replace the run's tags, its deadline, or both. A deadline of None removes it. Raises RunNotFound, and
+        ConcurrentModification if the run is not at `expected_version`."""
         return await update_run(
             self._session, self.id, expected_version=expected_version, tags=tags, deadline=deadline, actor=actor
         )
 
     async def roll_back(self, reason: str = "", *, actor: str = "api") -> bool:
-        """Undo a run of an operation that has ended, and all below it: everything that was committed is rolled back,
-        the newest first. Returns False, and does nothing, if a run above or below has not ended, or if there is nothing
-        to undo."""
+        """Roll back a run of an operation that has ended, and all runs below it, newest first. Returns False, and does
+        nothing, if a run above or below it has not ended, or if there is nothing to roll back."""
         return await roll_back_hierarchy(self._session, self.id, reason=reason, actor=actor)
 
 

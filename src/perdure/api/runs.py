@@ -1,4 +1,4 @@
-"""`engine.runs`: runs by id, pages of them, how many there are, and the same change to many at once."""
+"""`engine.runs`: read runs, list and count them, and make the same change to many."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from perdure.api.run_changes import cancel_run, pause_run, resume_run, retry_run
 from perdure.api.stranded_runs import with_stranded
 from perdure.api.waits import TimerView, timers_of
+from perdure.coordinator.silence import whole_calls
 from perdure.errors import ConcurrentModification, InvalidArguments, Misuse, RunFinished, RunNotFound, RunNotRetryable
 from perdure.kernel.status import FINISHED, Status
 from perdure.ports import RunFilter
@@ -34,13 +35,13 @@ _COUNT_MAX: Final = 10_000_000
 _PAGE: Final = 200  # runs that are changed at once
 _OPEN: Final = tuple(status for status in Status if status not in FINISHED)
 
-Timers = list[TimerView]  # `list` means something else inside the class.
+Timers = list[TimerView]  # inside the class, `list` is the method
 Counts = list[dict[str, int]]
 RunIds = list[str]
 
 
 class RunSelection(Struct, frozen=True, kw_only=True):
-    """Which runs are meant. What is not given does not matter; all that is given must hold."""
+    """Which runs are selected: those that match all fields that are set. Without fields, all runs."""
 
     workflow: str | None = None
     status: str | Sequence[str] = ()
@@ -59,7 +60,7 @@ class RunSelection(Struct, frozen=True, kw_only=True):
             checked_option(text, argument)
         statuses = (self.status,) if isinstance(self.status, str) else tuple(checked_texts(self.status, "status"))
         if unknown := set(statuses) - set(Status):
-            raise Misuse(f"no such status: {', '.join(sorted(unknown))}; there are {', '.join(Status)}")
+            raise Misuse(f"no such status: {', '.join(sorted(unknown))}; use one of {', '.join(Status)}")
         return RunFilter(
             workflow=self.workflow,
             statuses=statuses,
@@ -75,17 +76,18 @@ EVERYTHING: Final = RunSelection()
 
 
 class BulkReport(Struct, frozen=True, kw_only=True):
-    """What became of many runs: those that were changed (in a dry run: those that would be), and those that were
-    refused, each with the reason."""
+    """The result of a change of many runs: the ids of the runs that were changed (in a dry run: that would be), and the
+    runs that were refused, each with the reason."""
 
     changed: list[str]
     refused: dict[str, str]
     dry_run: bool
 
 
+@whole_calls()
 @checked(own=("ids",), constructor=False)
 class Runs:
-    """The runs of the store, this engine's and others'."""
+    """All runs of the store, whichever engine has them."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -93,11 +95,11 @@ class Runs:
     # Looking.
 
     async def get(self, id: str) -> RunView | None:
-        """Return a run with its payloads, or None."""
+        """Return a run with its payloads; None if there is no run with this id."""
         return (await self.get_many([id])).get(id)
 
     async def get_many(self, ids: Sequence[str]) -> dict[str, RunView]:
-        """Return runs by id, in one query. Unknown ids are absent; an empty list asks nothing."""
+        """Return runs by their ids, in one query. Ids that no run has are absent."""
         if isinstance(ids, str):
             raise InvalidArguments(f"get_many() takes a list of ids; for the one run {ids!r} use get()")
         wanted = checked_texts(ids, "ids", "a run's id")
@@ -121,7 +123,7 @@ class Runs:
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page:
-        """Return a page of runs, newest first, without payloads. Each page's cursor gets the next."""
+        """Return a page of runs, newest first, without payloads. Pass its `cursor` to get the next page."""
         checked_limit(limit)
         selection = RunSelection(
             workflow=workflow,
@@ -143,7 +145,7 @@ class Runs:
         return Page(runs=views, cursor=to_cursor(found[limit - 1]) if more else None)
 
     async def count(self, selection: RunSelection = EVERYTHING, *, limit: int = 10_000) -> int:
-        """Return how many runs are meant; `limit` if there are that many or more, so that it never takes long."""
+        """Return how many runs are selected. Counting stops at `limit`, so that it never takes long."""
         checked_limit(limit, _COUNT_MAX)
         self._session.check_open()
         return await self._session.caller_store.count(replace(selection.to_filter(), limit=limit))
@@ -151,8 +153,8 @@ class Runs:
     async def tally(
         self, times: Sequence[datetime] = (), *, statuses: Sequence[str] = tuple(Status), limit: int = 1_000
     ) -> Counts:
-        """Return how many runs there are by status, of those that were started between each two of these times, or of
-        all if there are no times. Of each status up to `limit` are counted, each time."""
+        """Return the number of runs by status, for each span between two of these times in which they were started, or
+        for all time if there are no times. Of each status at most `limit` runs are counted in each span."""
         self._session.check_open()
         at = checked_times(times, "times") or [0, _NEVER]
         statuses = checked_texts(statuses, "statuses")
@@ -163,8 +165,8 @@ class Runs:
         return [{str(status): next(counts) for status in statuses} for _ in spans]
 
     async def timers(self, ids: Sequence[str]) -> Timers:
-        """Return the timers of these runs that have fired, in no order; of unknown runs none. Reads the journals: ask
-        for some hundred runs at most."""
+        """Return the timers of these runs that have fired, in no order. Unknown ids are ignored. This reads the
+        journals: pass some hundred ids at most."""
         return await timers_of(self._session, ids)
 
     # Changing many.
@@ -172,10 +174,10 @@ class Runs:
     async def cancel(
         self, selection: RunSelection, *, reason: str = "", dry_run: bool = False, actor: str = "api"
     ) -> BulkReport:
-        """Cancel every run that is meant and has not ended, as `run.cancel()` does. With `dry_run`, only say which.
+        """Cancel all selected runs that have not ended, as `run.cancel()` does. With `dry_run`, only report which.
 
-        Runs are changed one after the other, in bounded batches: if this process dies, some are cancelled and the
-        others are not; ask again. Runs that are started meanwhile may be missed.
+        Runs are changed in bounded batches. If this process dies, some are cancelled and others are not: call it again.
+        Runs that are started meanwhile may be missed.
         """
         return await self._change(
             selection,
@@ -188,7 +190,8 @@ class Runs:
     async def pause(
         self, selection: RunSelection, *, reason: str = "", dry_run: bool = False, actor: str = "api"
     ) -> BulkReport:
-        """Pause every run that is meant, has not ended and is not held, like `run.pause()`. Otherwise as `cancel`."""
+        """Pause all selected runs that have not ended and are not held, as `run.pause()` does. Otherwise as
+        `cancel`."""
         return await self._change(
             selection,
             _OPEN,
@@ -199,7 +202,7 @@ class Runs:
         )
 
     async def resume(self, selection: RunSelection, *, dry_run: bool = False, actor: str = "api") -> BulkReport:
-        """Resume every run that is meant and held, as `run.resume()` does. Otherwise as `cancel`."""
+        """Resume all selected runs that are held, as `run.resume()` does. Otherwise as `cancel`."""
         return await self._change(
             selection,
             _OPEN,
@@ -210,7 +213,7 @@ class Runs:
         )
 
     async def retry(self, selection: RunSelection, *, dry_run: bool = False, actor: str = "api") -> BulkReport:
-        """Retry every run that is meant and has failed, as `run.retry()` does. Otherwise as `cancel`."""
+        """Retry all selected runs that have failed, as `run.retry()` does. Otherwise as `cancel`."""
 
         async def retry(run_id: str) -> bool:
             await retry_run(self._session, run_id, expected_version=None, actor=actor)
@@ -228,8 +231,8 @@ class Runs:
         *,
         held: bool | None = None,
     ) -> BulkReport:
-        """Change the runs that are meant and in one of these statuses, only held ones or only those that are not if
-        `held` says so. `otherwise` is why a change did nothing."""
+        """Change the selected runs that are in one of these statuses. `held` limits it to held runs, or to runs that
+        are not held. `otherwise` is the reason for a change that did nothing."""
         changed: RunIds = []
         refused: dict[str, str] = {}
 
@@ -255,7 +258,7 @@ class Runs:
     async def _selected(
         self, selection: RunSelection, statuses: tuple[Status, ...], *, held: bool | None
     ) -> AsyncIterator[RunIds]:
-        """Return the ids of runs that are meant and in one of these statuses, in bounded batches."""
+        """Return the ids of the selected runs that are in one of these statuses, in bounded batches."""
         wanted = selection.to_filter()
         among = tuple(status for status in wanted.statuses or statuses if status in statuses)
         if not among:

@@ -1,4 +1,4 @@
-"""Starting runs: by the coordinator, or in a transaction of the caller's own."""
+"""Starts of runs: through the coordinator, or in a transaction of the caller."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any, Generic, TypeVar
 from perdure.api.connections import insert, insert_async
 from perdure.api.run_changes import deadline_at
 from perdure.api.run_handle import RunHandle
-from perdure.coordinator.decisions import insertable_batch
+from perdure.coordinator.insertable import insertable_batch
+from perdure.coordinator.silence import one_call
 from perdure.errors import InvalidArguments
 from perdure.kernel import ops
-from perdure.kernel.decide import Started
 from perdure.kernel.records import Run
+from perdure.kernel.rules.starts import Started
 from perdure.models.functions.catalogue import Catalogue
 from perdure.models.functions.define import RunCall, Workflow
 from perdure.models.functions.identity import check_same
@@ -28,7 +29,7 @@ R = TypeVar("R")
 
 
 class PreparedStart(Generic[R]):
-    """A start that has been checked and is not written yet."""
+    """A start that was checked and is not written yet."""
 
     def __init__(
         self,
@@ -45,22 +46,22 @@ class PreparedStart(Generic[R]):
         self._workflow = workflow  # if this process has it
 
     def insert(self, connection: object) -> RunHandle[R]:
-        """Write the start by a connection that blocks, for code that does. Asks nobody but the connection, and may be
-        called in any thread. Raises as `start(connection=…)`."""
+        """Write the start with a blocking connection. It uses nothing but the connection, so it may be called in any
+        thread. Raises as `start(connection=…)`."""
         return self._inserted(insert(connection, self._insertion()))
 
     async def insert_async(self, connection: object) -> RunHandle[R]:
-        """Write the start by a connection of any kind. Raises as `start(connection=…)`."""
+        """Write the start with a connection of any kind. Raises as `start(connection=…)`."""
         return self._inserted(await insert_async(connection, self._insertion()))
 
     async def submit(self) -> RunHandle[R]:
-        """Have the coordinator write the start; return once it is durable. Raises RunExists."""
+        """Write the start through the coordinator, and return once it is durable. Raises RunExists."""
         session = self._session
         started: Started = await session.coordinator.submit(self.op)
         return await self.started(started)
 
     async def started(self, started: Started) -> RunHandle[R]:
-        """Return the handle for the coordinator's answer. Raises RunExists if another run has the id."""
+        """Return the handle for the coordinator's reply. Raises RunExists if another run has the id."""
         session = self._session
         if not started.created:
             stored = (await session.caller_store.get([started.run.id]))[started.run.id]
@@ -80,6 +81,7 @@ class PreparedStart(Generic[R]):
         check_same(run, self._session.codec.decode(stored), self.op.workflow, self._input, self._workflow)
 
 
+@one_call
 async def prepare(
     session: Session,
     call: RunCall[Any] | str,
@@ -91,7 +93,7 @@ async def prepare(
     deadline: datetime | Duration | None = None,
     actor: str = "api",
 ) -> PreparedStart[Any]:
-    """Check a start, and write nothing. Raises UnknownWorkflow, InvalidArguments, UnstorableValue."""
+    """Check a start without writing anything. Raises UnknownWorkflow, InvalidArguments, UnstorableValue."""
     session.check_open(to_start=True)
     payload_max = session.limits.payload_bytes_max
     if actor != "api":
@@ -105,7 +107,7 @@ async def prepare(
             checked_text(version, "a workflow's version")
         version = await _newest_version(session, name) if version is None else version
         if not (input is None or isinstance(input, Mapping)):
-            raise InvalidArguments(f"the input of {name!r} is a mapping of its parameters, not {input!r:.80}")
+            raise InvalidArguments(f"the input of {name!r} must be a mapping of its parameters, not {input!r:.80}")
         given = dict(input or {})
         if (workflow := session.workflows.get((name, version))) is not None:
             model = workflow.model
@@ -134,7 +136,8 @@ async def prepare(
 
 
 async def start_all(session: Session, prepared: Sequence[PreparedStart[Any]]) -> list[RunHandle[Any]]:
-    """Start several runs, which share commits. Raises, after all were submitted, what one of them was refused with."""
+    """Start several runs, which share commits. If one of them is refused, the others start, and then its error is
+    raised."""
     replies = await session.coordinator.submit_batch([one.op for one in prepared])
     for reply in replies:
         if isinstance(reply, BaseException):
@@ -143,10 +146,10 @@ async def start_all(session: Session, prepared: Sequence[PreparedStart[Any]]) ->
 
 
 async def _newest_version(session: Session, name: str) -> str:
-    """Return the version of a workflow that the newest engine has. Raises UnknownWorkflow, and InvalidArguments if it
-    is an operation."""
+    """Return the version of a workflow that the newest engine has. Raises UnknownWorkflow, and InvalidArguments for an
+    operation."""
     catalogue = Catalogue(lambda: session.caller_store, session.workflows)
-    hint = "; to start it all the same, and have it wait for one, say which version it is to be: version=''"
+    hint = "; to start it anyway, and let it wait for an engine, pass its version: version=''"
     return await catalogue.version(name, hint=hint)
 
 

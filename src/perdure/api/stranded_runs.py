@@ -1,4 +1,4 @@
-"""Which runs no living engine can go on with, since none has their code."""
+"""Stranded runs: no live engine can continue them, because none has their code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _AT_WORK: Final = (Status.RUNNING, Status.SUSPENDED, Status.ROLLING_BACK)
 
 
 async def with_stranded(session: Session, views: list[RunView]) -> list[RunView]:
-    """Return the same views; those of runs that no engine has, and that none can take, say why."""
+    """Return the views with `stranded` set for runs that no engine has and none can take."""
     if all(view.status in FINISHED for view in views):
         return views
     living = await session.caller_store.engines(living=True)
@@ -35,11 +35,11 @@ async def with_stranded(session: Session, views: list[RunView]) -> list[RunView]
     def is_stranded(view: RunView) -> bool:
         if view.owner in owners or view.status in FINISHED:
             return False
-        if view.topic == "":  # stored by an earlier version
+        if view.topic == "":  # stored by an earlier version of Perdure
             return view.workflow not in names
         if view.topic is None:
             return (view.workflow, view.workflow_version) not in code
-        if view.status == Status.CREATED:  # Every version may begin it.
+        if view.status == Status.CREATED:  # Every version of the handler may begin it.
             return (view.workflow, view.topic) not in handlers
         return (view.workflow, stored_version(view.topic, view.workflow_version)) not in code
 
@@ -56,16 +56,16 @@ async def with_stranded(session: Session, views: list[RunView]) -> list[RunView]
 
 
 async def why_stranded(session: Session, run: Run) -> str | None:
-    """Return why no engine can go on with a run; None if one can. A message that nobody has begun to handle may be for
-    a person."""
+    """Return why no engine can continue a run; None if one can. A run of a handler that has not begun may be for a
+    person."""
     if run.model == "operation" and run.status is Status.CREATED:
         return None
     return (await with_stranded(session, [run_view(run)]))[0].stranded
 
 
 async def warn_of_missing_code(session: Session) -> None:
-    """Log of runs that the handlers of this engine have begun, but no engine can go on with, why: another version began
-    them. Looks at the newest of each."""
+    """Log why no engine can continue runs that handlers of this engine have begun: another version of them began the
+    runs. Only the newest runs of each handler are checked."""
     for name in sorted({name for _, name in session.workflows.operations}):
         runs = await session.caller_store.list(RunFilter(workflow=name, statuses=_AT_WORK, limit=_PAGE))
         views = await with_stranded(session, [run_view(run) for run in runs if run.model == "operation"])

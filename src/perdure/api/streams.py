@@ -1,4 +1,4 @@
-"""What runs publish while they go on: values by key, and streams of items. Other engines' runs can be read too."""
+"""What runs publish while they run: values by key, and streams of items. It works for runs of all engines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _POLL_S: Final = 0.25  # for runs that another engine has, or none
 
 
 async def published_by(session: Session, run_id: str, key: str | None) -> Any:
-    """Return all that a run has published, by key, or the value under one key. Raises RunNotFound, NotPublished."""
+    """Return the values that a run has published, by key, or the value under one key. Raises RunNotFound,
+    NotPublished."""
     session.check_open()
     checked_text(run_id, "a run's id")
     if key is not None:
@@ -29,7 +30,7 @@ async def published_by(session: Session, run_id: str, key: str | None) -> Any:
         return {one.key: plain_value(one.value, session.codec, _place(one)) for one in found if one.key not in RESERVED}
     if not found:
         raise NotPublished(
-            f"run {run_id!r} has published nothing under {key!r} so far; published() gives all that it has",
+            f"run {run_id!r} has published nothing under {key!r} so far; published() returns all its values",
             run_id=run_id,
             key=key,
         )
@@ -41,7 +42,7 @@ def stream_of(session: Session, run_id: str, name: str, after: int, follow: bool
     checked_text(run_id, "a run's id")
     checked_text(name, "a stream's name")
     if type(after) is not int or not 0 <= after < 2**63:
-        raise InvalidArguments(f"after is the offset of the last item seen, 0 for none, not {after!r:.80}")
+        raise InvalidArguments(f"after must be the offset of the last item that you have, or 0, not {after!r:.80}")
     return _items(session, run_id, name, after, follow)
 
 
@@ -59,10 +60,10 @@ async def _items(session: Session, run_id: str, name: str, after: int, follow: b
 
 
 async def _next_page(session: Session, run_id: str, name: str, after: int, follow: bool) -> tuple[StreamItem, ...]:
-    """Return the next items as soon as there are some; none if none will come."""
+    """Wait for the next items, and return them; none if none will come."""
     # It listens before it looks, so that nothing can come in between; and not while its caller has the word, who
     # may never come back.
-    with session.followers.news_of(run_id) as news:
+    with session.followers.changes_of(run_id) as news:
         while True:
             session.check_open(to_start=follow)
             news.clear()

@@ -1,4 +1,4 @@
-"""`engine.tasks`: tasks for people who answer them, and for workers that claim them."""
+"""`engine.tasks`: tasks that people answer, and that workers claim."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.api.within import checked_within
+from perdure.coordinator.silence import whole_calls
 from perdure.errors import InvalidAnswer, InvalidArguments, Misuse, RowDamaged, TaskNotFound, UnstorableValue
 from perdure.kernel import ops
 from perdure.kernel.records import Event
-from perdure.kernel.rules.artifacts import closed, lost
-from perdure.kernel.stock import Task, task_event
+from perdure.kernel.rules.tasks import closed, lost
+from perdure.kernel.tasks import Task, task_event
 from perdure.models.functions.artifacts import draft_of
 from perdure.models.functions.tasks import Given, NewArtifact
 from perdure.ports import PlainCodec, TaskFilter, Within
@@ -34,13 +35,13 @@ _NEVER: Final = 2**62
 _STATUSES: Final = ("open", "claimed", "answered", "withdrawn")
 _ERROR_MAX_CHARS: Final = 10_000
 _CLAIMED_MAX: Final = 1_000
-_STEPS_AT_ONCE_MAX: Final = 10_000  # of a check on the loop: about 20 ms
+_STEPS_AT_ONCE_MAX: Final = 10_000  # steps of a check on the event loop: about 20 ms
 
 
 class TaskView(Struct, frozen=True, kw_only=True):
-    """A task. It is `claimed` while a worker's lease lasts, and `open` again by itself when that has passed. `details`
-    is what the last heartbeat said, `error` how the last worker that gave it back failed, `claims` how often it was
-    taken, `actor` who asked for the last claim, heartbeat or release."""
+    """A task. It is `claimed` while a worker's lease lasts, and `open` again once the lease has expired. `details` are
+    those of the last heartbeat, `error` is that of the last worker that gave the task back, `claims` is how often it
+    was claimed, and `actor` asked for the last claim, heartbeat or release."""
 
     id: str
     run_id: str
@@ -64,12 +65,13 @@ class TaskView(Struct, frozen=True, kw_only=True):
     actor: str | None = None
 
 
-TaskViews = list[TaskView]  # `list` means something else inside the class.
+TaskViews = list[TaskView]  # inside the class, `list` is the method
 
 
+@whole_calls()
 @checked(constructor=False)
 class Tasks:
-    """Tasks, wherever their runs are: the run's owner takes the answer."""
+    """All tasks of the store. The engine that has the run gets the answer."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -85,14 +87,14 @@ class Tasks:
         after: str | None = None,
         limit: int = 100,
     ) -> TaskViews:
-        """Return tasks, the oldest first; `after` is the id of the last one seen. `within` leaves out tasks of other
-        runs. Raises Misuse."""
+        """Return tasks, oldest first. `after` is the id of the last task that you have. With `within`, tasks of runs
+        outside of it are left out. Raises Misuse."""
         self._session.check_open()
         checked_limit(limit)
         for argument, text in (("queue", queue), ("kind", kind), ("run", run), ("after", after)):
             checked_option(text, argument)
         if checked_option(status, "status") is not None and status not in _STATUSES:
-            raise Misuse(f"no task is {status!r:.40}; there are {', '.join(_STATUSES)}")
+            raise Misuse(f"there is no status {status!r:.40} of tasks; use one of {', '.join(_STATUSES)}")
         now = self._session.clock.now()
         wanted = TaskFilter(
             queue=queue,
@@ -107,7 +109,7 @@ class Tasks:
         return [self._task_view(one) for one in await self._session.caller_store.tasks(wanted)]
 
     async def get(self, id: str) -> TaskView:
-        """One task. Raises TaskNotFound."""
+        """Return a task. Raises TaskNotFound."""
         return self._task_view(await self._task(id))
 
     async def answer(
@@ -119,13 +121,13 @@ class Tasks:
         actor: str = "api",
         worker: str | None = None,
     ) -> None:
-        """Answer a task; returns once the answer is durable and its run has it.
+        """Answer a task. Returns once the answer is durable and its run has it.
 
-        One answer counts. Raises InvalidAnswer, with the path, if it does not fit the task's schema: the task stays
-        open. Raises TaskClosed if it was answered before, or if its run no longer waits; TaskNotFound. A `worker` must
-        have the task, or have had it last: TaskLost, if another one has it by now.
+        Only the first answer counts. Raises InvalidAnswer, with the path, if the answer does not fit the task's schema:
+        the task stays open. Raises TaskClosed if it was answered before, or if its run no longer waits; TaskNotFound. A
+        `worker` must have the task, or have had it last: it raises TaskLost if another worker has it.
 
-        The run stages the `artifacts` when it goes on with the answer, and publishes them when it succeeds. Raises
+        The run stages the `artifacts` when it continues with the answer, and publishes them when it succeeds. Raises
         InvalidArguments, UnstorableValue.
         """
         brought = tuple(self._plain(one) for one in artifacts)
@@ -139,7 +141,7 @@ class Tasks:
         answer = msgspec.json.decode(text)
         try:
             found = misfit(answer, schema, _STEPS_AT_ONCE_MAX)
-        except TooManySteps:  # The loop would stand still for too long.
+        except TooManySteps:  # It would block the event loop for too long.
             found = await asyncio.to_thread(misfit, answer, schema)
         if found is not None:
             raise InvalidAnswer(
@@ -154,17 +156,17 @@ class Tasks:
     async def claim(
         self, queue: str, worker: str, *, limit: int = 1, lease: Duration = 60, actor: str | None = None
     ) -> TaskViews:
-        """Take open tasks of a queue, the oldest first: nobody else has them while the lease lasts, which `heartbeat`
-        lengthens. A worker that dies gives them back by that. Numbers are seconds. The `actor`, which stands with the
-        task, is the worker unless given. Raises InvalidArguments."""
+        """Claim open tasks of a queue, oldest first. No other worker gets them until the lease has expired; `heartbeat`
+        renews it. So the tasks of a worker that dies are open again by themselves. A number is in seconds. The task
+        shows the `actor`; the default is the worker. Raises InvalidArguments."""
         self._session.check_open()
         checked_text(queue, "a queue's name")
         checked_text(worker, "a worker's name")
         if not 1 <= limit <= _CLAIMED_MAX:
-            raise Misuse(f"limit is between 1 and {_CLAIMED_MAX}, not {limit}")
+            raise Misuse(f"limit must be between 1 and {_CLAIMED_MAX}, not {limit}")
         lease_us = round(seconds_of(lease, "claim") * 1_000_000)
         if lease_us <= 0:
-            raise InvalidArguments(f"a lease lasts for more than no time at all, not {lease!r}")
+            raise InvalidArguments(f"a lease must be longer than 0, not {lease!r}")
         now = self._session.clock.now()
         by = _checked_actor(actor, worker)
         found = await self._session.caller_store.claim_tasks(
@@ -173,51 +175,44 @@ class Tasks:
         return [self._task_view(one) for one in found]
 
     async def heartbeat(self, id: str, worker: str, details: Any = None, *, actor: str | None = None) -> None:
-        """Say that a worker is alive, and how far it got: its lease begins anew. Raises TaskLost if another one has the
-        task by now, TaskClosed if nobody waits for it any more."""
+        """Renew a worker's lease of a task. `details` say how far it got. Raises TaskLost if another worker has the
+        task, TaskClosed if its run no longer waits for it."""
         text = None
         if details is not None:
             text = self._session.codec.encode(
                 to_text(details, "the details of a heartbeat", self._session.limits.payload_bytes_max)
             )
-        await self._hold_task(id, worker, keep=True, actor=actor, details=text)
+        self._session.check_open()
+        checked_text(id, "a task's id")
+        checked_text(worker, "a worker's name")
+        by, now = _checked_actor(actor, worker), self._session.clock.now()
+        store = self._session.caller_store
+        if not await store.renew_lease(task_id=id, worker=worker, at=now, details=text, actor=by):
+            task = await self._task(id)
+            raise closed(task) if task.status != "open" else lost(task, worker)
 
     async def release(self, id: str, worker: str, *, actor: str | None = None) -> None:
-        """Give a task back: it is open at once. Raises as `heartbeat`."""
-        await self._hold_task(id, worker, keep=False, actor=actor)
+        """Give a task back: it is open again at once. Raises as `heartbeat`."""
+        await self._release(id, worker, actor)
 
     async def fail(self, id: str, worker: str, error: str, *, retry: bool, actor: str | None = None) -> None:
-        """Say that a worker could not do a task. With `retry` it is open again, for whoever claims it next; otherwise
-        that is its answer, and the waiting code gets TaskFailed; the `actor` is the worker unless given. Raises
-        TaskLost, TaskClosed, TaskNotFound."""
+        """Say that a worker could not do a task. With `retry` the task is open again, for another worker. Otherwise it
+        is closed, and the waiting code gets TaskFailed. The default `actor` is the worker. Raises TaskLost, TaskClosed,
+        TaskNotFound."""
         checked_text(error, "an error", _ERROR_MAX_CHARS)
         if retry:
-            await self._hold_task(id, worker, keep=False, actor=actor, error=error)
+            await self._release(id, worker, actor, error)
             return
         checked_text(worker, "a worker's name")
         await self._give(await self._task(id), worker if actor is None else actor, worker, error=error)
 
-    async def _hold_task(
-        self,
-        id: str,
-        worker: str,
-        *,
-        keep: bool,
-        actor: str | None,
-        details: str | None = None,
-        error: str | None = None,
-    ) -> None:
+    async def _release(self, id: str, worker: str, actor: str | None, error: str | None = None) -> None:
         self._session.check_open()
         checked_text(id, "a task's id")
         checked_text(worker, "a worker's name")
-        now = self._session.clock.now()
-        by = _checked_actor(actor, worker)
-        if await self._session.caller_store.hold_task(
-            task_id=id, worker=worker, at=now, keep=keep, details=details, error=error, actor=by
-        ):
-            return
-        task = await self._task(id)
-        raise closed(task) if task.status != "open" else lost(task, worker)
+        by, now = _checked_actor(actor, worker), self._session.clock.now()
+        op = ops.ReleaseTask(run_id="", at=now, actor=by, task_id=id, worker=worker, error=error)
+        await self._session.coordinator.submit(op)
 
     async def _give(
         self,
@@ -255,7 +250,7 @@ class Tasks:
         )
 
     def _plain(self, artifact: NewArtifact) -> NewArtifact:
-        """An artifact whose value is what JSON has. Raises InvalidArguments, UnstorableValue."""
+        """Return an artifact with its value as plain JSON values. Raises InvalidArguments, UnstorableValue."""
         draft = draft_of(
             artifact.name, artifact.value, artifact.type, artifact.media_type, self._session.limits.payload_bytes_max
         )  # fmt: skip

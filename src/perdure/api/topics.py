@@ -1,4 +1,4 @@
-"""`engine.topics`: who handles the messages of a topic, and the work of handlers that are people or other systems."""
+"""`engine.topics`: the handlers of topics, and the runs of handlers that are people or other systems."""
 
 from __future__ import annotations
 
@@ -12,52 +12,55 @@ from msgspec.structs import replace
 from perdure.api.hierarchies import AT_WORK, cancel_token, read_rows, root_rows, run_rows, stamped, submitted
 from perdure.api.records import Records
 from perdure.api.root_handle import RootHandle
+from perdure.coordinator.silence import whole_calls
 from perdure.coordinator.turns import in_turns
-from perdure.errors import Misuse, RunNotFound, UnstorableValue
+from perdure.errors import Misuse, RunNotFound
 from perdure.kernel import ops
+from perdure.kernel.readiness import JOIN
 from perdure.kernel.records import Outcome
-from perdure.kernel.rules.operations import JOIN
 from perdure.kernel.status import Status
 from perdure.models.cooperation.context import CancellationToken
-from perdure.models.cooperation.define import Topic
 from perdure.models.cooperation.events import ReturnValue, State
 from perdure.models.cooperation.failures import Failure
-from perdure.models.cooperation.live import News
+from perdure.models.cooperation.live import ChildReport
 from perdure.models.cooperation.moves import OperationRun, Writes
 from perdure.models.cooperation.requests import complete, complete_rollback, dismiss, fail
 from perdure.models.cooperation.rows import RowCodec, StoredScopes, outcome_failure
+from perdure.models.cooperation.topics import Topic
 from perdure.ports import RunFilter
 from perdure.session import Session
 from perdure.values.arguments import checked
 from perdure.values.checks import checked_remark, checked_text
+from perdure.values.json import to_text
 
-HANDLER_RECORD: Final = "perdure.handler"  # the kind of record that says who registered or retired a handler
+HANDLER_RECORD: Final = "perdure.handler"  # the kind of the records of registered and retired handlers
 _PAGE: Final = 64
 _NOT_BEGUN: Final = (Status.CREATED, Status.RUNNING)  # by their status alone
 
 
+@whole_calls()
 @checked(constructor=False)
 class Topics:
-    """Topics, their handlers, and messages that wait for a person."""
+    """Topics, their handlers, and the runs of handlers that no engine has."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._records = Records(session)
 
     async def handlers(self) -> dict[str, list[str]]:
-        """Return who is expected to handle messages: names of operations, by topic."""
+        """Return the handlers that are registered: names of operations, by topic."""
         self._session.check_open()
         handlers = self._session.handlers
         await handlers.load(again=True)
         return {topic: sorted(known.registered) for topic, known in sorted(handlers.topics.items()) if known.registered}
 
     async def register(self, topic: Topic[Any] | str, name: str, *, actor: str = "api") -> None:
-        """From now on, have messages of a topic wait for a handler of this name that no engine has: a person, another
-        system. See `complete`. Engines register their operations by themselves.
+        """Register a handler that no engine has, such as a person or another system. Messages of the topic then wait
+        for it; see `complete`. Engines register their own operations by themselves.
 
-        Emitters that wait for handlers of the topic know of it when this returns. If the process dies before, they are
-        notified by the next engine with operations that is opened or finds it dead, or when this is called again. A
-        record says which `actor` did it.
+        When this returns, emitters that wait for handlers of the topic know of it. If the process dies before, they are
+        notified when the next engine with operations is opened or finds this one dead, or when this is called again. A
+        record keeps which `actor` did it.
         """
         session = self._session
         session.check_open()
@@ -67,12 +70,12 @@ class Topics:
         await announce_handlers(session)
 
     async def retire(self, topic: Topic[Any] | str, name: str, *, release: bool = False, actor: str = "api") -> bool:
-        """No longer expect a handler: messages that are emitted from now on do not wait for it. Those that wait already
-        go on waiting, unless they are to `release` it: then what it has not begun by now it never begins.
+        """Retire a handler: messages that are emitted from now on do not wait for it. Messages that wait for it already
+        keep waiting. With `release` they do not: the handler's runs that it has not begun are cancelled.
 
-        Returns False if it was not expected. An engine that has it registers it again when it is opened. If the process
-        dies before this returns, not all may be released: ask again, and the others are. A record says which `actor`
-        did it; it is written first, so that a crash leaves a note of something that is still to be done.
+        Returns False if there is no such handler. An engine that has the handler registers it again when it is opened.
+        If the process dies before this returns, some runs may not be released: call it again. A record keeps which
+        `actor` did it. The record is written first: a crash may leave a record of a handler that is not retired yet.
         """
         session = self._session
         session.check_open()
@@ -80,8 +83,7 @@ class Topics:
         await session.handlers.load(again=True)
         if (known := session.handlers.topics.get(pair[0])) is not None and name in known.registered:
             await self._note(*pair, actor, registered=False)
-        done = await session.caller_store.unregister(*pair, at=session.clock.now())
-        await session.handlers.load(again=True)
+        done = await session.handlers.retire([pair], session.clock.now())
         if release:
             async for found in _operation_runs(session, name, *_NOT_BEGUN):  # One that runs may be held.
                 await self._release(found, pair[0], actor)
@@ -92,7 +94,7 @@ class Topics:
         await self._records.put(HANDLER_RECORD, f"{topic}/{name}", note, actor=actor)
 
     async def _release(self, found: StoredScopes, topic: str, actor: str) -> None:
-        """Have those runs never begin that no engine has taken."""
+        """End the runs that no engine has taken, so that they never begin."""
         messages = {message.id: message.topic for message in found.messages}
         hierarchy = await in_turns(found.hierarchy_in_pieces())
         for run in found.runs.values():
@@ -102,25 +104,24 @@ class Topics:
             if view.events:
                 continue
             writes = Writes(rows=dismiss(view))
-            news = News(run.id, State.DISMISSED)
-            with suppress(Misuse):  # An engine has taken it meanwhile.
-                await self._settle(view, writes, Status.CANCELLED, news, actor)
+            report = ChildReport(run.id, State.DISMISSED)
+            with suppress(Misuse):  # An engine has taken it in the meantime.
+                await self._settle(view, writes, Status.CANCELLED, report, actor)
 
     async def cancel_token(self, token: CancellationToken, *, reason: str = "", actor: str = "api") -> bool:
-        """Cancel a token: each run that has it, in whatever hierarchy, gives up at its next step boundary, and rolls
-        back. What is emitted with it from now on gives up before its first step. Whether or not a run has the token, it
-        stays cancelled for good. Returns False if it was cancelled before: the first reason counts.
+        """Cancel a cancellation token for good, even if no run has it yet. Each run that has it, in whatever hierarchy,
+        rolls back at its next step boundary. Runs that are emitted with it later roll back before their first step.
+        Returns False if the token was cancelled before: then the first reason counts.
 
-        Once this has returned, no further step of these runs begins: runs of other engines know of it. If this process
-        dies before, the cancellation counts if it was stored; then another engine notifies the runs. Raises
-        InvalidArguments.
+        Once this has returned, no further step of these runs begins on any engine. If this process dies before, the
+        cancellation counts if it was stored; then another engine notifies the runs. Raises InvalidArguments.
         """
         return await cancel_token(self._session, token, reason=reason, actor=actor)
 
     # Roots.
 
     async def root(self, id: str) -> RootHandle:
-        """Return the handle of a root emission that is known by its id. Raises RunNotFound."""
+        """Return the handle of the root emission with this id. Raises RunNotFound."""
         found = await root_rows(self._session, checked_text(id, "a root's id"))
         emitted = next((row for row in found.events if row.cooperation_lineage == (id,)), None)
         if emitted is None:
@@ -128,50 +129,53 @@ class Topics:
         run_ids = tuple(run.id for run in found.runs.values() if run.lineage[:-1] == (id,))
         return RootHandle(self._session, id, emitted.message_id, run_ids)
 
-    # The work of people and other systems.
+    # Handlers that no engine has.
 
     async def message(self, id: str) -> Any:
-        """Return the message that the run of a handler is there for. Raises RunNotFound."""
+        """Return the message that a handler's run handles. Raises RunNotFound."""
         found = await run_rows(self._session, id)
         message_id = found.runs[id].message_id
         return msgspec.json.decode(next(one.payload for one in found.messages if one.id == message_id))
 
     async def complete(self, id: str, values: Mapping[str, Any] | None = None, *, actor: str = "api") -> None:
-        """Say that somebody outside has done what the run of a handler was to do, with the values that it returns.
+        """Complete the run of a handler that no engine has. `values` are what the handler returns.
 
-        Raises RunNotFound, RunFinished; Misuse if its handler has taken it, or if its emitter rolls back.
+        Raises RunNotFound, RunFinished, UnstorableValue; Misuse if an engine has taken the run, or if its emitter rolls
+        back.
         """
         checked_remark("", actor)
+        payload_max = self._session.limits.payload_bytes_max
         view = await self._view(id)
         returned = tuple(
             ReturnValue(
                 lineage=view.lineage,
                 handler=view.handler,
                 variable=checked_text(name, "the name of a value"),
-                value=_json(value, name),
+                value=to_text(value, f"the value {name!r}", payload_max),
             )
             for name, value in (values or {}).items()
         )
         writes = complete(view, returned)
-        news = News(id, State.COMMITTED, None, returned)
-        await self._settle(view, writes, Status.SUCCEEDED, news, actor)
+        report = ChildReport(id, State.COMMITTED, None, returned)
+        await self._settle(view, writes, Status.SUCCEEDED, report, actor)
 
     async def fail(self, id: str, reason: str, *, type: str = "Refused", actor: str = "api") -> None:
-        """Say that what the run of a handler was to do cannot be done, and that nothing of it is left. Raises as
-        `complete`."""
+        """Fail the run of a handler that no engine has. Do so only if nothing of its work is left to be undone. Raises
+        as `complete`."""
         checked_remark(reason, actor)
         checked_text(type, "the type of a failure")
         view = await self._view(id)
         failure = Failure(type=type, message=reason, source=view.source)
-        news = News(id, State.ROLLED_BACK, failure)
-        await self._settle(view, fail(view, failure), Status.ROLLED_BACK, news, actor)
+        report = ChildReport(id, State.ROLLED_BACK, failure)
+        await self._settle(view, fail(view, failure), Status.ROLLED_BACK, report, actor)
 
     async def complete_rollback(self, id: str, *, actor: str = "api") -> None:
-        """Say that what somebody outside did for a handler is undone, as its emitter asked for. Raises RunNotFound,
-        Misuse."""
+        """Complete the rollback of a handler that no engine has: what it did is undone, as the emitter asked. Raises
+        RunNotFound, Misuse."""
         view = await self._view(id)
-        news = News(id, State.ROLLED_BACK, None if view.told is None else view.told.exception)
-        await self._settle(view, complete_rollback(view), Status.ROLLED_BACK, news, actor, Status.ROLLING_BACK)
+        request = view.rollback_request
+        report = ChildReport(id, State.ROLLED_BACK, None if request is None else request.exception)
+        await self._settle(view, complete_rollback(view), Status.ROLLED_BACK, report, actor, Status.ROLLING_BACK)
 
     async def _view(self, id: str) -> OperationRun:
         found = await run_rows(self._session, id)
@@ -183,7 +187,7 @@ class Topics:
         view: OperationRun,
         writes: Writes,
         status: Status,
-        news: News,
+        report: ChildReport,
         actor: str,
         was: Status = Status.CREATED,
     ) -> None:
@@ -192,7 +196,7 @@ class Topics:
         codec = RowCodec(session.codec)
         added = stamped(session, writes.rows, now)
         added.values += [codec.value(value) for value in writes.values]
-        failure = None if news.failure is None else outcome_failure(news.failure)
+        failure = None if report.failure is None else outcome_failure(report.failure)
         op = ops.Settle(
             run_id=view.lineage[-1],
             at=now,
@@ -201,15 +205,15 @@ class Topics:
             was=was,
             added=added,
             outcome=Outcome(output=session.codec.encode("null") if failure is None else None, failure=failure),
-            answer=session.drafting.write_news(news),
+            answer=session.operation_runner.notifications.write_report(report),
             parent_id=view.lineage[-2] if len(view.lineage) > 2 else "",
         )
         if not await submitted(session, op):
-            raise Misuse(f"run {op.run_id!r} was taken meanwhile by its handler", run_id=op.run_id)
+            raise Misuse(f"an engine has taken run {op.run_id!r} in the meantime", run_id=op.run_id)
 
 
 async def announce_handlers(session: Session) -> None:
-    """Notify emitters that wait of handlers that they may not know, whichever engine registered these."""
+    """Notify waiting emitters of handlers that they may not know yet, whichever engine registered them."""
     unannounced = session.handlers.unannounced
     if not unannounced:
         return
@@ -221,25 +225,18 @@ async def announce_handlers(session: Session) -> None:
         now = session.clock.now()
         for run in found.runs.values():
             if run.id in waiting and not run.is_call and found.statuses[run.id] in AT_WORK:
-                await submitted(session, ops.Tell(run_id=run.id, at=now, kind=JOIN))
-    await session.handlers.told(unannounced, session.clock.now())
+                await submitted(session, ops.Notify(run_id=run.id, at=now, kind=JOIN))
+    await session.handlers.announced(unannounced, session.clock.now())
 
 
 async def _operation_runs(session: Session, handler: str | None, *statuses: Status) -> AsyncIterator[StoredScopes]:
-    """Return what there is of operations' runs that are in one of these statuses, page by page."""
+    """Return the runs of operations that are in one of these statuses, page by page."""
     after: tuple[int, str] | None = None
     wanted = RunFilter(workflow=handler, statuses=statuses, limit=_PAGE)
     while page := await session.caller_store.list(replace(wanted, after=after)):
         after = (page[-1].created_at, page[-1].id)
         if ids := [run.id for run in page if run.model == "operation"]:
             yield await read_rows(session, await session.caller_store.scopes(ids))
-
-
-def _json(value: Any, name: str) -> str:
-    try:
-        return msgspec.json.encode(value).decode()
-    except (TypeError, ValueError, OverflowError) as error:
-        raise UnstorableValue(f"the value {name!r} cannot be stored: {error}") from error
 
 
 def _topic_name(topic: Topic[Any] | str) -> str:

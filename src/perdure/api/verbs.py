@@ -1,7 +1,6 @@
-"""The few verbs that an engine and a client have in common. Everything else is on a handle, or in a facet.
+"""The few verbs that an engine and a client share. Everything else is on a handle, or in a facet.
 
-`Client` and `Engine` take these functions into their classes as methods, so that each verb has one signature and one
-description.
+`Client` and `Engine` use these functions as their methods, so that each verb has one signature and one docstring.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from perdure.api.run_handle import RunHandle
 from perdure.api.starts import PreparedStart, prepare, start_all
 from perdure.kernel.rules.delivery import Delivered, Queued, Sent
 from perdure.models.cooperation.context import EMPTY, CancellationToken, Context
-from perdure.models.cooperation.define import Topic
+from perdure.models.cooperation.topics import Topic
 from perdure.models.functions.define import RunCall
 from perdure.models.functions.events import Event, NamedEvent
 from perdure.session import Session
@@ -78,18 +77,20 @@ async def start(
     actor: str = "api",
     connection: object | None = None,
 ) -> RunHandle[Any]:
-    """Start a run; return its handle once the run is durable.
+    """Start a run, and return its handle once the run is durable.
 
-    What to run is a called workflow, or its name with the arguments by name, as JSON values; without a `version` it
-    is the one that the newest engine has. An engine that has the code takes it.
+    `call` is a called workflow: `checkout("o-17")`. It may also be the name of a workflow, with the arguments by name
+    in `input`, as JSON values; the default `version` is then that of the newest engine that has the workflow. An engine
+    that has the code executes the run.
 
-    With an `id` this is idempotent: the same id, workflow and arguments give the same run, others raise RunExists.
-    A run that has not ended by its `deadline` fails. Raises UnknownWorkflow, InvalidArguments, UnstorableValue.
+    With an `id` the start is idempotent: the same id, workflow and arguments give the same run. If the id belongs to
+    another run, it raises RunExists. A run that has not ended by its `deadline` fails. Raises UnknownWorkflow,
+    InvalidArguments, UnstorableValue.
 
-    With a `connection` of the caller's own to the store's database (asyncpg, psycopg 3, SQLAlchemy 2, sqlite3) the
-    run is written by it, in its transaction: it is there with the commit and starts soon after, or never was, after
-    a rollback or a crash. Until the commit its handle raises RunNotFound. Raises Misuse if the connection cannot be
-    used for that, and what its driver raises; neither Misuse nor RunExists spoils the transaction.
+    With a `connection` of your own to the store's database (asyncpg, psycopg 3, SQLAlchemy 2, sqlite3), the run is
+    written in that connection's transaction. It exists once you commit, and starts soon after; after a rollback or a
+    crash it never existed. Until the commit its handle raises RunNotFound. Raises Misuse if the connection cannot be
+    used for that, and the errors of its driver. Your transaction can go on after Misuse and after RunExists.
     """
     prepared = await prepare(
         self.session, call, input, version=version, id=id, tags=tags, deadline=deadline, actor=actor
@@ -105,9 +106,9 @@ async def start_many(
     deadline: datetime | Duration | None = None,
     actor: str = "api",
 ) -> Sequence[RunHandle[R]]:
-    """Start many runs, which share commits; return their handles, in the order of the calls, once all are durable.
+    """Start many runs, which share commits. Return their handles, in the order of the calls, once all runs are durable.
 
-    All calls are checked before the first run is started: if one is refused, nothing is started. Raises as `start`.
+    All calls are checked before the first run is started: if a call is wrong, no run is started. Raises as `start`.
     """
     session = self.session
     prepared = [await prepare(session, call, tags=tags, deadline=deadline, actor=actor) for call in calls]
@@ -122,7 +123,7 @@ async def run(
     tags: Mapping[str, str] | None = None,
     deadline: datetime | Duration | None = None,
 ) -> R:
-    """Start a run and wait for its result. Raises what `start` and `RunHandle.result` raise."""
+    """Start a run, wait until it has ended, and return its result. Raises what `start` and `RunHandle.result` raise."""
     started: RunHandle[R] = await start(self, call, id=id, tags=tags, deadline=deadline)
     return await started.result()
 
@@ -164,15 +165,15 @@ async def prepare_start(
     deadline: datetime | Duration | None = None,
     actor: str = "api",
 ) -> PreparedStart[Any]:
-    """Check a start, and write nothing: `prepared.insert(connection)` writes it in a transaction of code that blocks.
-    Raises as `start`."""
+    """Check a start without writing anything. `prepared.insert(connection)` then writes it in a transaction of code
+    that does not await. Raises as `start`."""
     return await prepare(
         self.session, call, input, version=version, id=id, tags=tags, deadline=deadline, actor=actor
     )  # fmt: skip
 
 
 def handle(self: Connected, id: str) -> RunHandle[Any]:
-    """Return the handle of a run that is known by its id. Asks nobody whether it exists."""
+    """Return the handle of the run with this id. It does not check whether the run exists."""
     return RunHandle(self.session, checked_text(id, "a run's id"), None)
 
 
@@ -188,19 +189,19 @@ async def send(
     strict: bool = False,
     actor: str = "api",
 ) -> Delivered | Queued:
-    """Send an event to a run, or, without `to`, broadcast it; return who has got it, once that is durable.
+    """Send an event to a run, or, without `to`, broadcast it. Return which runs have got it, once that is durable.
 
-    A run that does not wait for it finds it in its queue when it does; `strict` raises RunNotWaiting instead. With
-    a `key` it is sent once, however often this is called; another event under the same key raises KeyReused. Raises
-    RunNotFound, RunFinished, QueueFull, UnstorableValue, and InvalidArguments if the event does not fit its class,
-    or the class that this process knows by its name.
+    If no run waits for the event, it is queued until one does; with `strict` it raises RunNotWaiting instead. With a
+    `key` the event is sent once, however often this is called; another event with the same key raises KeyReused. Raises
+    RunNotFound, RunFinished, QueueFull, UnstorableValue, and InvalidArguments if the event does not fit its class, or
+    the class that has its name in this process.
     """
     return await send_event(self.session, event, to, key, strict, actor)
 
 
 async def send_many(self: Connected, events: Iterable[To | Event | NamedEvent], *, actor: str = "api") -> list[Sent]:
-    """Send several events, which share commits; return what became of each. Raises, after all were sent, what one of
-    them was refused with."""
+    """Send several events, which share commits, and return the outcome of each. If one of them is refused, the others
+    are sent, and then its error is raised."""
     return await send_events(self.session, events, actor)
 
 
@@ -258,22 +259,21 @@ async def emit(
     actor: str = "api",
     connection: object | None = None,
 ) -> RootHandle:
-    """Emit a message as the root of a hierarchy; return its handle once it is durable, with a run for every handler
-    that is registered for the topic. A topic may be given by its name, if somebody handles it.
+    """Emit a message as the root of a hierarchy. Return its handle once the message is durable, with a run for every
+    handler that is registered for the topic. A topic that has a handler may be given by its name.
 
-    With an `id`, the message's, this is idempotent: a second time gives the same hierarchy; on another topic, or
-    with another content, it raises RunExists. An `actor` that is named is in the audit of these runs.
+    With an `id`, which is the message's, this is idempotent: a second call gives the same hierarchy. On another topic,
+    or with another content, it raises RunExists. The audit trails of these runs have the `actor`.
 
-    A hierarchy that is not done by its `deadline` gives up and rolls back; one that has not rolled back by its
-    `rollback_deadline` ends as rollback_failed. Both hold for all runs below, and the earliest one counts. Handlers
-    begin after the `delay`, which a crash does not forget. When one of the `tokens` is cancelled, all runs below
-    give up; if one is cancelled already, they do so before their first steps. Raises InvalidArguments,
-    UnstorableValue.
+    A hierarchy that is not done by its `deadline` rolls back. A hierarchy that has not rolled back by its
+    `rollback_deadline` ends as rollback_failed. Both hold for all runs below; the earliest one counts. Handlers begin
+    after the `delay`, also if engines crash meanwhile. When one of the `tokens` is cancelled, all runs below roll back;
+    if a token is cancelled already, they do so before their first steps. Raises InvalidArguments, UnstorableValue.
 
-    With a `connection` of the caller's own to the store's database, as `start` takes it, the message and its runs
-    are written by it, in its transaction: they are there with the commit, and are handled soon after, or never
-    were. Until the commit, its handle raises RunNotFound. Raises Misuse if the connection cannot be used for that,
-    and what its driver raises; neither Misuse nor RunExists spoils the transaction.
+    With a `connection` of your own to the store's database, as for `start`, the message and its runs are written in
+    that connection's transaction. They exist once you commit, and are handled soon after; after a rollback or a crash
+    they never existed. Until the commit the handle raises RunNotFound. Raises Misuse if the connection cannot be used
+    for that, and the errors of its driver. Your transaction can go on after Misuse and after RunExists.
     """
     return await emit_root(
         self.session,
@@ -291,12 +291,12 @@ async def emit(
     )
 
 
-# Life.
+# The end.
 
 
 async def until_stopped(self: Connected) -> None:
-    """Wait until it has stopped. Returns if it was shut down; raises EngineStopped if it stopped by itself, since its
-    store is broken: then a process that lives for it should end, or open another one."""
+    """Wait until the engine or client has stopped. Returns if it was shut down. Raises EngineStopped if it stopped by
+    itself because its store is broken: then end the process, or open another engine."""
     await self.session.until_stopped()
 
 

@@ -1,4 +1,4 @@
-"""What runs wait for, and the timers of theirs that have fired."""
+"""What runs wait for, and timers that have fired."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from perdure.api.standstill import described, standstill
 from perdure.api.stranded_runs import with_stranded
 from perdure.errors import RunNotFound
 from perdure.kernel.status import FINISHED, Status
@@ -19,9 +20,12 @@ from perdure.views import run_view, shown_time
 
 
 class WaitView(Struct, frozen=True, kw_only=True):
-    """Something that a run waits for: a time (`timer`), the next attempt of a step (`retry`), a step that runs and has
-    sent a heartbeat (`beat`), an `event`, the end of a `run`, or an engine that has its `code`. Those at one position
-    are an OR. The `name` of a wait for code says what is missing: no living engine has it."""
+    """Something that a run waits for: a time (`timer`), the next attempt of a step (`retry`), a running step that has
+    sent a heartbeat (`beat`), an `event`, the end of a `run`, or an engine that has its `code`. Of several waits at one
+    position, the run needs one. The `name` of a wait for code says which code no live engine has.
+
+    A wait of the kind `standstill` says that the run waits for runs that wait for it, so none of them ever ends. Its
+    `name` says which runs."""
 
     position: str
     kind: str
@@ -34,7 +38,7 @@ class WaitView(Struct, frozen=True, kw_only=True):
 
 
 class TimerView(Struct, frozen=True, kw_only=True):
-    """A timer that has fired: when it was due, and when its run went on."""
+    """A timer that has fired: when it was due, and when its run continued."""
 
     run_id: str
     name: str
@@ -43,7 +47,7 @@ class TimerView(Struct, frozen=True, kw_only=True):
 
 
 async def waits_of(session: Session, run_id: str) -> list[WaitView]:
-    """Return what a run waits for; nothing while its code or a step runs. Raises RunNotFound."""
+    """Return what a run waits for. The list is empty while its code or a step runs. Raises RunNotFound."""
     session.check_open()
     found = (await session.caller_store.journals([checked_text(run_id, "a run's id")])).get(run_id)
     if found is None:
@@ -52,13 +56,9 @@ async def waits_of(session: Session, run_id: str) -> list[WaitView]:
     run = (await session.caller_store.load([run_id]))[run_id].run
     if run.status not in (Status.CREATED, *FINISHED):
         (view,) = await with_stranded(session, [run_view(run)])
-        code = [
-            WaitView(
-                position="", kind="code", name=stranded, where={}, target=None, due_at=None, attempts=0, since=None
-            )
-            for stranded in (view.stranded,)
-            if stranded is not None
-        ]
+        code = [_note("code", stranded) for stranded in (view.stranded,) if stranded is not None]
+    if any(wait.kind == "run" for wait in found.waits) and (cycle := await standstill(session.caller_store, run_id)):
+        code.append(_note("standstill", described(cycle)))
     return code + [
         WaitView(
             position=wait.position,
@@ -72,6 +72,10 @@ async def waits_of(session: Session, run_id: str) -> list[WaitView]:
         )
         for wait in found.waits
     ]
+
+
+def _note(kind: str, name: str) -> WaitView:
+    return WaitView(position="", kind=kind, name=name, where={}, target=None, due_at=None, attempts=0, since=None)
 
 
 async def timers_of(session: Session, run_ids: Sequence[str]) -> list[TimerView]:

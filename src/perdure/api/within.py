@@ -1,4 +1,4 @@
-"""Which runs a list is for, where it is for some only."""
+"""The argument `within` of lists: the runs that a list is limited to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perdure.values.checks import checked_texts
 
 
 def checked_within(within: object) -> Within | None:
-    """Return it, if it is one. Raises InvalidArguments."""
+    """Return the argument, checked. Raises InvalidArguments."""
     if within is None:
         return None
     if not isinstance(within, Within):

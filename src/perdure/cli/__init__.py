@@ -1,7 +1,7 @@
-"""The command line. It asks a client, runs an engine, and shows views: nothing in here knows how anything is stored.
+"""The command line. It uses a client or an engine and shows their views; it knows nothing of how things are stored.
 
-Each capability is a module that adds its verbs to the app (see app.py). None of them imports what it works with before
-a verb is called, so that help and completions come at once.
+One module per noun adds its commands to the app (see app.py). The modules import what they need only when a command is
+called, so that help and completion stay fast.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _EXTRA = "perdure: the command line needs typer and rich: pip install 'perdure[c
 
 
 def main() -> None:
-    """The `perdure` command. Never returns: exits with a code of perdure.cli.failures.Code."""
+    """Run the `perdure` command. Never returns: exits with a code of perdure.cli.errors.Code."""
     try:
         from perdure.cli.app import run
     except ModuleNotFoundError as error:

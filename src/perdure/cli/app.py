@@ -1,4 +1,5 @@
-"""The app: every capability adds its verbs. A new one is a module here and a line in CAPABILITIES."""
+"""The command with all its subcommands. Each module adds its own; a new module needs a place in NOUNS, or in COMMANDS
+or TOOLS."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from perdure.cli import (
     audit,
     bench,
     dead_letters,
+    definitions,
     demo,
     doctor,
     engines,
@@ -21,43 +23,30 @@ from perdure.cli import (
     graphs,
     migration,
     projects,
+    records,
     runs,
-    serve,
-    starts,
+    server,
+    start,
     tasks,
     tokens,
     topics,
     worker,
 )
 
-CAPABILITIES = (
-    demo,
-    projects,
-    worker,
-    serve,
-    tokens,
-    starts,
-    runs,
-    events,
-    dead_letters,
-    topics,
-    tasks,
-    artifacts,
-    audit,
-    graphs,
-    engines,
-    doctor,
-    migration,
-    bench,
-)
+# Commands of their own: to begin with, to serve, to start runs; and to look after a store.
+COMMANDS = (projects, demo, worker, server, start)
+TOOLS = (doctor, migration, bench)
+
+# Groups of commands about one noun, in the order that the HTTP API, the dashboard and the docs have too.
+NOUNS = (runs, tasks, artifacts, records, events, dead_letters, topics, engines, definitions, audit, tokens, graphs)
 
 
 @cache
 def command() -> Callable[..., object]:
-    """The command with all its verbs."""
+    """Return the command with all its subcommands."""
     app = typer.Typer(
         name="perdure",
-        help="Durable workflows: run them, start them, and see what they do.",
+        help="Durable workflows: start runs, watch them, and operate the engines that execute them.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
@@ -74,13 +63,13 @@ def command() -> Callable[..., object]:
             sys.stdout.write(f"perdure {version_of('perdure')}\n")
             raise typer.Exit
 
-    for capability in CAPABILITIES:
-        capability.add_to(app)
+    for module in (*COMMANDS, *NOUNS, *TOOLS):
+        module.add_to(app)
     return typer.main.get_command(app)
 
 
 def run() -> None:
-    """Do what the process was called with, and exit."""
+    """Run the command line of this process, and exit."""
     command()(prog_name="perdure")
 
 

@@ -8,38 +8,43 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli.desk import Desk
-from perdure.cli.failures import Code, Refusal
-from perdure.cli.texts import ago, size
-from perdure.cli.verbs import group, verb
+from perdure.cli.commands import command, group
+from perdure.cli.errors import Code, Refusal
+from perdure.cli.formats import ago, size
+from perdure.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from perdure.api.artifacts import ArtifactView
     from perdure.engine import AnyClient
 
 Name = Annotated[str | None, typer.Argument(metavar="NAME", help="The artifact's name.")]
-Version = Annotated[int | None, typer.Option("--version", min=1, help="One of its versions; else the newest.")]
-Id = Annotated[str | None, typer.Option("--id", help="One artifact by its id, instead of a name.")]
+Version = Annotated[int | None, typer.Option("--version", min=1, help="A version. Default: the newest.")]
+Id = Annotated[str | None, typer.Option("--id", help="The artifact's id, instead of a name.")]
 
 
 def add_to(app: typer.Typer) -> None:
     artifacts = group(app, "artifacts", "Named results of runs.")
+    _add_list(artifacts)
+    _add_show(artifacts)
+    _add_save(artifacts)
 
-    @verb(artifacts, "list")
+
+def _add_list(artifacts: typer.Typer) -> None:
+    @command(artifacts, "list")
     async def list_artifacts(
-        desk: Desk,
-        name: Annotated[str | None, typer.Option("--name", help="Only of this name.")] = None,
-        run: Annotated[str | None, typer.Option("--run", metavar="ID", help="Only of this run.")] = None,
-        type: Annotated[str | None, typer.Option("--type", help="Only of this type.")] = None,
-        staged: Annotated[bool, typer.Option("--staged", help="Those of runs under way too.")] = False,
-        after: Annotated[str | None, typer.Option("--after", metavar="ID", help="Go on after this one.")] = None,
-        limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many at most.")] = 100,
+        terminal: Terminal,
+        name: Annotated[str | None, typer.Option("--name", help="Only artifacts of this name.")] = None,
+        run: Annotated[str | None, typer.Option("--run", metavar="ID", help="Only artifacts of this run.")] = None,
+        type: Annotated[str | None, typer.Option("--type", help="Only artifacts of this type.")] = None,
+        staged: Annotated[bool, typer.Option("--staged", help="Also artifacts of runs that have not ended.")] = False,
+        after: Annotated[str | None, typer.Option("--after", metavar="ID", help="List those after this one.")] = None,
+        limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="List at most this many.")] = 100,
     ) -> None:
-        """List artifacts, the newest first, without their content."""
-        async with desk.client() as client:
+        """List artifacts, newest first, without their content."""
+        async with terminal.client() as client:
             found = await client.artifacts.list(name=name, run=run, type=type, staged=staged, after=after, limit=limit)
-        if desk.as_json:
-            desk.document({"artifacts": found})
+        if terminal.as_json:
+            terminal.document({"artifacts": found})
             return
         rows = [
             (
@@ -48,36 +53,46 @@ def add_to(app: typer.Typer) -> None:
                 one.version or "staged",
                 one.type,
                 one.media_type,
-                size(one.size) if desk.is_terminal else one.size,
-                ago(one.staged_at) if desk.is_terminal else one.staged_at,
+                size(one.size) if terminal.is_tty else one.size,
+                ago(one.staged_at) if terminal.is_tty else one.staged_at,
                 one.run_id,
             )
             for one in found
         ]
         columns = ("id", "name", "version", "type", "media type", "size", "staged", "run")
-        desk.table(columns, rows, empty="no artifact is like that")
+        terminal.table(columns, rows, empty="no artifact matches")
 
-    @verb(artifacts, "show")
-    async def show(desk: Desk, name: Name = None, version: Version = None, id: Id = None) -> None:
-        """Show what an artifact is and where it is from. Its content: save."""
-        async with desk.client() as client:
+
+def _add_show(artifacts: typer.Typer) -> None:
+    @command(artifacts, "show")
+    async def show(terminal: Terminal, name: Name = None, version: Version = None, id: Id = None) -> None:
+        """Show an artifact, without its content.
+
+        It shows its type, its size, and the run and step that made it."""
+        async with terminal.client() as client:
             found = await _found(client, name, version, id)
-        if desk.as_json:
-            desk.document({"artifact": found})
+        if terminal.as_json:
+            terminal.document({"artifact": found})
             return
-        desk.fields((field, getattr(found, field)) for field in found.__struct_fields__)
+        terminal.fields((field, getattr(found, field)) for field in found.__struct_fields__)
 
-    @verb(artifacts, "save")
+
+def _add_save(artifacts: typer.Typer) -> None:
+    @command(artifacts, "save")
     async def save(
-        desk: Desk,
+        terminal: Terminal,
         name: Name = None,
         version: Version = None,
         id: Id = None,
-        output: Annotated[str | None, typer.Option("--output", "-o", help="The file; - for standard output.")] = None,
-        force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+        output: Annotated[
+            str | None, typer.Option("--output", "-o", help="The file, or - for standard output.")
+        ] = None,
+        force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
     ) -> None:
-        """Save an artifact's content: to a file of its name, or of the one given. A broken one leaves no file."""
-        async with desk.client() as client:
+        """Save an artifact's content to a file.
+
+        The file is --output, or has the artifact's name. If the command fails, it leaves no file."""
+        async with terminal.client() as client:
             found = await _found(client, name, version, id)
             if output == "-":
                 async for part in client.artifacts.open(found.id):
@@ -86,23 +101,23 @@ def add_to(app: typer.Typer) -> None:
                 return
             path = Path(output) if output is not None else Path(_file_name(found.name))
             await _save(client, found.id, path, force=force)
-        if desk.as_json:
-            desk.document({"artifact": found, "path": str(path)})
+        if terminal.as_json:
+            terminal.document({"artifact": found, "path": str(path)})
         else:
-            desk.line(str(path), found.size)
+            terminal.line(str(path), found.size)
 
 
 async def _found(client: AnyClient, name: str | None, version: int | None, id: str | None) -> ArtifactView:
     if (name is None) == (id is None):
-        raise Refusal("nothing says which artifact", "give its name, or --id ID")
+        raise Refusal("name one artifact", "give its name, or --id ID")
     return await (client.artifacts.get(name, version) if id is None else client.artifacts.get(id=id))
 
 
 async def _save(client: AnyClient, id: str, path: Path, *, force: bool) -> None:
-    if path.exists() and not force:  # noqa: ASYNC240 - nobody else waits for this loop
+    if path.exists() and not force:  # noqa: ASYNC240 - the loop has nothing else to do
         raise Refusal(
-            f"{path} is there already",
-            "choose another with --output, or --force",
+            f"{path} exists already",
+            "name another file with --output, or overwrite this one with --force",
             code=Code.CONFLICT,
             kind="file_exists",
         )
@@ -113,13 +128,13 @@ async def _save(client: AnyClient, id: str, path: Path, *, force: bool) -> None:
                 file.write(part)
         part_path.replace(path)
     except OSError as error:
-        raise Refusal(f"{path} cannot be written: {error}", code=Code.FAILED, kind="cannot_write") from error
+        raise Refusal(f"cannot write {path}: {error}", code=Code.FAILED, kind="cannot_write") from error
     finally:
         part_path.unlink(missing_ok=True)
 
 
 def _file_name(name: str) -> str:
-    """An artifact's name as that of a file here, and nowhere else."""
+    """Return a file name for an artifact's name. It never leads to another folder."""
     plain = "".join(letter if letter.isalnum() or letter in "-_. " else "_" for letter in name).strip(". ")
     return plain or "artifact"
 

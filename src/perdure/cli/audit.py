@@ -1,4 +1,4 @@
-"""`perdure audit`: who changed what, of everything there is."""
+"""`perdure audit`: every change in the store, and who asked for it."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ from typing import Annotated
 
 import typer
 
-from perdure.cli.desk import Desk
+from perdure.cli.commands import command, group
 from perdure.cli.params import moment
-from perdure.cli.verbs import group, verb
+from perdure.cli.terminal import Terminal
 
 
 def add_to(app: typer.Typer) -> None:
-    audit = group(app, "audit", "Who changed what, of everything there is.")
+    audit = group(app, "audit", "Every change in the store, and who asked for it.")
 
-    @verb(audit, "export")
+    @command(audit, "export")
     async def export(
-        desk: Desk,
+        terminal: Terminal,
         since: Annotated[
-            str | None, typer.Option("--since", metavar="TIME", help="From a time on, or how long ago: 2026-01-31, 7d.")
+            str | None, typer.Option("--since", metavar="TIME", help="Only changes since 2026-01-31, or since 7d ago.")
         ] = None,
         until: Annotated[
-            str | None, typer.Option("--until", metavar="TIME", help="Before a time, or how long ago.")
+            str | None, typer.Option("--until", metavar="TIME", help="Only changes before this time, or this long ago.")
         ] = None,
     ) -> None:
-        """Write every change of a run, a record or a token with who asked for it: a JSON object in each line. The last
-        one has the type "end"; without it the export is not whole."""
+        """Write every change, and who asked for it, as JSON lines.
+
+        These are changes of runs, records and tokens. The type
+        of the last line is "end": without it the export is incomplete."""
         first, last = moment(since, "--since"), moment(until, "--until")
-        async with desk.client() as client:
+        async with terminal.client() as client:
             async for line in client.audit.export(since=first, until=last):
-                desk.json_line(line)
+                terminal.json_line(line)
 
 
 __all__ = ["add_to"]

@@ -1,4 +1,4 @@
-"""`perdure bench`: how fast this machine and this store are, in some seconds."""
+"""`perdure bench`: measure how fast this machine and this store are, in some seconds."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec import Struct
 
-from perdure.cli.desk import Desk
+from perdure.cli.commands import command
+from perdure.cli.formats import cell
 from perdure.cli.settings import file_of, not_in_memory, shown
-from perdure.cli.texts import cell
-from perdure.cli.verbs import verb
+from perdure.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from perdure.engine import Engine
@@ -27,7 +27,7 @@ _BLOCK = b"\0" * 4096
 
 
 class Figure(Struct, frozen=True, kw_only=True):
-    """One measurement: milliseconds of one (p50, p99), or how many per second."""
+    """One measurement: the time that one takes (p50, p99), or how many there are per second."""
 
     name: str
     count: int
@@ -37,39 +37,43 @@ class Figure(Struct, frozen=True, kw_only=True):
 
 
 def add_to(app: typer.Typer) -> None:
-    @verb(app, "bench")
+    @command(app, "bench")
     async def bench(
-        desk: Desk,
-        seconds: Annotated[float, typer.Option("--seconds", min=0.05, max=60, help="For each measurement.")] = 1.0,
+        terminal: Terminal,
+        seconds: Annotated[
+            float, typer.Option("--seconds", min=0.05, max=60, help="How long each measurement takes.")
+        ] = 1.0,
         in_store: Annotated[
-            bool, typer.Option("--in-store", help="In the store itself, where its runs then stay.")
+            bool, typer.Option("--in-store", help="Measure in the store itself. The runs stay there.")
         ] = False,
-        yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+        yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     ) -> None:
-        """Measure writing to the disk, runs of one step, and steps with a hundred runs in flight.
+        """Measure how fast this machine and the store are.
 
-        In a temporary file beside the store (or here, if none is named), which is removed; or (--in-store) in the
-        store, whatever it is, which keeps the runs, tagged perdure=bench."""
-        url = desk.settings.store if in_store else None
+        It measures writes to the disk, runs of one step, and steps with a hundred runs in flight. It uses a temporary
+        SQLite file beside the store, or in the current folder if no store is named; the file is removed afterwards.
+        With --in-store it uses the store itself, whatever its kind, and the runs stay there with the tag
+        perdure=bench."""
+        url = terminal.settings.store if in_store else None
         if url is not None:
             not_in_memory(url)
-            desk.confirm(f"leave some thousands of runs in {shown(url)}?", yes=yes)
-        folder = _folder(desk)
+            terminal.confirm(f"leave some thousands of runs in {shown(url)}?", yes=yes)
+        folder = _folder(terminal)
         place = nullcontext(None) if url else tempfile.TemporaryDirectory(prefix=".perdure-bench-", dir=folder)
         with place as made:
             figures = await _measured(url or f"sqlite:///{Path(made or '') / 'bench.db'}", folder, seconds)
         where = shown(url) if url else f"a temporary SQLite file in {folder}"
-        if desk.as_json:
-            desk.document({"store": where, "figures": figures})
+        if terminal.as_json:
+            terminal.document({"store": where, "figures": figures})
             return
-        desk.say(where)
+        terminal.say(where)
         rows = [(one.name, *[_rounded(value) for value in (one.p50_ms, one.p99_ms, one.per_s)]) for one in figures]
-        desk.table(("what", "p50 ms", "p99 ms", "per second"), rows, empty="")
+        terminal.table(("what", "p50 ms", "p99 ms", "per second"), rows, empty="")
 
 
-def _folder(desk: Desk) -> Path:
-    """Where the store's disk is, as far as it can be known."""
-    file = file_of(desk.settings.store) if desk.settings.names_store else None
+def _folder(terminal: Terminal) -> Path:
+    """Return a folder on the disk of the store: the folder of an SQLite file, or else the current one."""
+    file = file_of(terminal.settings.store) if terminal.settings.names_store else None
     return file.resolve().parent if file is not None and file.resolve().parent.is_dir() else Path.cwd()
 
 
@@ -102,7 +106,7 @@ async def _measured(url: str, folder: Path, seconds: float) -> list[Figure]:
 
 
 def _synced(folder: Path, seconds: float) -> Figure:
-    """What the disk takes to make a block durable: no commit can be quicker."""
+    """Measure how long the disk takes to make a block durable. No commit can be faster than that."""
     took: list[float] = []
     with tempfile.NamedTemporaryFile(prefix=".perdure-bench-", dir=folder) as file:
         give_up = time.perf_counter() + seconds

@@ -1,4 +1,4 @@
-"""`perdure demo`: a process is killed in the middle of its work, and what it began is completed all the same."""
+"""`perdure demo`: kill a process in the middle of its work, and let another one complete it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 from msgspec import Struct
 
-from perdure.cli.desk import Desk, rich_table
-from perdure.cli.failures import Code, Refusal
-from perdure.cli.verbs import verb
+from perdure.cli.commands import command
+from perdure.cli.errors import Code, Refusal
+from perdure.cli.terminal import Terminal, rich_table
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -29,8 +29,8 @@ _LOOK_EVERY_S = 0.05
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """`repeated` steps were running when the kill came, and ran again; `broken` ones ran again although they were
-    done."""
+    """The result of the demo. `repeated` steps were running at the kill, and ran again. `broken` steps ran again
+    although their results were stored; there must be none."""
 
     store: str
     orders: int
@@ -45,19 +45,22 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 def add_to(app: typer.Typer) -> None:
-    @verb(app, "demo")
-    async def demo(desk: Desk) -> int:
-        """Show what durable means: orders are begun by a process that is killed with SIGKILL, and completed by another.
+    @command(app, "demo")
+    async def demo(terminal: Terminal) -> int:
+        """Show what durable means, in some seconds.
 
-        It takes some seconds, and leaves a store in a temporary folder to look around in."""
-        report = await _play(desk, Path(tempfile.mkdtemp(prefix="perdure-demo-")))
-        if desk.as_json:
-            desk.document(report)
+        A process that handles orders is killed with SIGKILL, and another process completes them. The demo leaves its
+        store in a temporary folder, for you to look at."""
+        report = await _play(terminal, Path(tempfile.mkdtemp(prefix="perdure-demo-")))
+        if terminal.as_json:
+            terminal.document(report)
             return Code.DONE if report.is_kept else Code.FAILED
-        desk.say(f"{_mark(report.completed == report.orders)} {report.completed} of {report.orders} orders completed")
-        desk.say(f"{_mark(not report.broken)} {report.broken} steps ran again although they were done")
-        desk.say(f"  {report.repeated} steps ran again: the kill caught them at work, before they were done")
-        desk.say_lines(
+        terminal.say(
+            f"{_mark(report.completed == report.orders)} {report.completed} of {report.orders} orders completed"
+        )
+        terminal.say(f"{_mark(not report.broken)} {report.broken} steps ran again although they were done")
+        terminal.say(f"  {report.repeated} steps ran again: the kill caught them at work, before they were done")
+        terminal.say_lines(
             [
                 "",
                 "look around:",
@@ -73,7 +76,7 @@ def _mark(is_good: bool) -> str:
     return "✓" if is_good else "✗"
 
 
-async def _play(desk: Desk, folder: Path) -> Report:
+async def _play(terminal: Terminal, folder: Path) -> Report:
     from perdure.cli.demo_orders import ORDERS, STEPS
     from perdure.client import Client
     from perdure.upgrade import upgrade
@@ -83,16 +86,18 @@ async def _play(desk: Desk, folder: Path) -> Report:
     notes.touch()
     await upgrade(url)
     async with Client(url) as client:
-        with desk.live() if desk.is_terminal else nullcontext() as live:
+        with terminal.live() if terminal.is_tty else nullcontext() as live:
             async with _worker(url, notes) as first:
-                desk.say(f"process {first.pid} takes {ORDERS} orders of {len(STEPS)} steps")
+                terminal.say(f"process {first.pid} handles {ORDERS} orders of {len(STEPS)} steps each")
                 await _until_half(client, first, live)
-                first.kill()  # SIGKILL: it cannot do anything about it.
+                first.kill()  # SIGKILL: the process cannot react to it.
                 await first.wait()
             done = await _done(client)
-            desk.say(f"killed process {first.pid} with SIGKILL: {len(done)} of {ORDERS * len(STEPS)} steps were done")
+            terminal.say(
+                f"killed process {first.pid} with SIGKILL: {len(done)} of {ORDERS * len(STEPS)} steps were done"
+            )
             async with _worker(url, notes) as second:
-                desk.say(f"process {second.pid} goes on with the same file")
+                terminal.say(f"process {second.pid} continues with the same file")
                 await _until_end(client, second, live)
             await _show(live, client)
         runs = (await client.runs.list(workflow="perdure.demo.order", limit=1000)).runs
@@ -128,7 +133,7 @@ async def _worker(url: str, notes: Path) -> AsyncGenerator[Process]:
 
 
 async def _done(client: AnyClient) -> set[tuple[str, str]]:
-    """The steps whose results are stored."""
+    """Return the steps whose results are stored, as pairs of a run and a step."""
     runs = (await client.runs.list(workflow="perdure.demo.order", limit=1000)).runs
     histories = [(run.id, await client.handle(run.id).history()) for run in runs]
     return {(id, entry.name) for id, history in histories for entry in history.journal if entry.kind == "step"}
@@ -166,7 +171,7 @@ async def _stopped(worker: Process) -> Refusal:
 
 
 async def _show(live: Live | None, client: AnyClient) -> None:
-    """The orders, and how far each is."""
+    """Show the orders, and which steps of each are done."""
     if live is None:
         return
     from perdure.cli.demo_orders import STEPS

@@ -1,6 +1,6 @@
-"""What `perdure demo` runs in a process of its own, which it kills: orders in four steps each.
+"""The process that `perdure demo` kills: it handles orders of four steps each.
 
-Each step notes in a file, outside the store, that it begins, so that the proof does not rest on what the store says.
+Each step writes to a file outside the store when it begins. So the demo can check the store against the file.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _TAKES_S: Final = 0.08
 
 async def _work() -> str:
     me = current_step()
-    # One write of a whole line, which a kill cannot cut.
-    with open(os.environ["PERDURE_DEMO_NOTES"], "ab", buffering=0) as notes:  # noqa: ASYNC230, PTH123 - a line is all
+    # One write of a whole line: a kill cannot cut it.
+    with open(os.environ["PERDURE_DEMO_NOTES"], "ab", buffering=0) as notes:  # noqa: ASYNC230, PTH123 - a single line
         notes.write(f"{os.getpid()} {me.run_id} {me.name}\n".encode())
     await asyncio.sleep(_TAKES_S)
     return "done"
@@ -49,7 +49,7 @@ async def ship() -> str:
 
 @workflow(name="perdure.demo.order")
 async def order(number: int) -> str:
-    await asyncio.sleep(number * _TAKES_S / 2)  # durable, like everything in here: they come one after the other
+    await asyncio.sleep(number * _TAKES_S / 2)  # a durable sleep: orders begin one after the other
     for one in (reserve, charge, pack, ship):
         await one()
     return f"order {number} is on its way"

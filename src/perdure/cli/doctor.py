@@ -1,4 +1,4 @@
-"""`perdure doctor`: is everything as it should be, and if not, what to do."""
+"""`perdure doctor`: check the store and its engines, and say what to do about problems."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING
 import typer
 from msgspec import Struct
 
-from perdure.cli.desk import Desk
-from perdure.cli.failures import Code, refused
+from perdure.cli.commands import command
+from perdure.cli.errors import Code, refused
+from perdure.cli.formats import ago, size, span
 from perdure.cli.settings import file_of, not_in_memory, shown
-from perdure.cli.texts import ago, size, span
-from perdure.cli.verbs import verb
+from perdure.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from perdure.engine import AnyClient
 
 _ACTIVE_MAX = 10_000
 _NAMED = 3
-_PATIENCE_S = 5.0  # Whoever asks for the doctor wants to know that the store does not answer.
+_PATIENCE_S = 5.0  # Short: that the store does not answer is a finding, and should come soon.
 _CLOCK_OFF = timedelta(seconds=2)
 _ROOM_MIN_BYTES, _ROOM_SCARCE_BYTES = 100 * 1024**2, 1024**3
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """What one look found. `state` is ok, warning or problem."""
+    """The result of one check. `state` is ok, warning or problem."""
 
     check: str
     state: str
@@ -39,44 +39,47 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 def add_to(app: typer.Typer) -> None:
-    @verb(app, "doctor")
-    async def doctor(desk: Desk) -> int:
-        """Look whether the store and its engines are well, and say what to do where not. Exits with 1 for problems."""
-        findings, code = await examine(desk)
-        if desk.as_json:
-            desk.document({"store": shown(desk.settings.store), "findings": findings})
+    @command(app, "doctor")
+    async def doctor(terminal: Terminal) -> int:
+        """Check the store and its engines.
+
+        Each problem is shown with what to do about it. Exits with 1 if there are problems."""
+        findings, code = await examine(terminal)
+        if terminal.as_json:
+            terminal.document({"store": shown(terminal.settings.store), "findings": findings})
             return code
-        if desk.is_terminal:
-            desk.say(shown(desk.settings.store))
-        desk.table(("state", "what", "found"), [(one.state, one.check, one.found) for one in findings], empty="")
+        if terminal.is_tty:
+            terminal.say(shown(terminal.settings.store))
+        terminal.table(("state", "what", "found"), [(one.state, one.check, one.found) for one in findings], empty="")
         for one in findings:
             if one.todo:
-                desk.say(f"{one.check}: {one.todo}")
+                terminal.say(f"{one.check}: {one.todo}")
         return code
 
 
-async def examine(desk: Desk) -> tuple[list[Finding], int]:
-    """All findings, and the exit code."""
-    url = desk.settings.store
+async def examine(terminal: Terminal) -> tuple[list[Finding], int]:
+    """Return all findings, and the exit code."""
+    url = terminal.settings.store
     not_in_memory(url)
-    findings = [_disk(url), *_files(url)]
+    findings = [_disk(url)]
     try:
         findings.append(await _schema(url))
         if findings[-1].state == "ok":
-            async with desk.client(patience_s=_PATIENCE_S) as client:
+            async with terminal.client(patience_s=_PATIENCE_S) as client:
                 looks: list[Callable[[AnyClient], Awaitable[Finding]]] = [
                     _engines, _stranded, _held, _overdue, _dead_letters, _clock,
                 ]  # fmt: skip
                 findings += [await look(client) for look in looks]
             if client.session.sign_off_failure is not None:
-                # A server whose disk is full reads, and takes some writes: those that need no more room.
+                # A server whose disk is full still reads, and still takes writes that need no more space.
                 raise client.session.sign_off_failure
     except Exception as error:
         refusal = refused(error)
         if refusal is None or refusal.code != Code.STORE:
             raise
         findings.append(Finding(check="store", state="problem", found=refusal.what, todo=refusal.todo or "see above"))
-        return findings, Code.STORE
+        return [*findings, *_files(url)], Code.STORE
+    findings += _files(url)  # Opening the store finds out what was lost, and notes it.
     is_well = all(one.state != "problem" for one in findings)
     return findings, Code.DONE if is_well else Code.FAILED
 
@@ -90,17 +93,18 @@ async def _schema(url: str) -> Finding:
         return Finding(
             check="store",
             state="problem",
-            found=f"lacks {', '.join(schema.lacks[:_NAMED])}{more}: engines start over, and stop in the end",
-            todo="restore tables from a backup; have the schema's owner grant rights: perdure migrate --grant ROLE",
+            found=f"lacks {', '.join(schema.lacks[:_NAMED])}{more}: engines restart, and stop in the end",
+            todo="restore missing tables from a backup; if rights are missing, the schema's owner runs: perdure migrate"
+            " --grant ROLE",
         )
     if schema.is_current:
-        return Finding(check="store", state="ok", found=f"can be reached; schema version {schema.known}")
+        return Finding(check="store", state="ok", found=f"reachable; schema version {schema.known}")
     if not schema.found:
         return Finding(
             check="store",
             state="problem",
-            found="there is none yet",
-            todo="see that it is the right one; perdure migrate, or perdure worker, makes it",
+            found="it does not exist yet",
+            todo="check that it is the right store; perdure migrate and perdure worker create it",
         )
     return Finding(
         check="store",
@@ -113,21 +117,21 @@ async def _schema(url: str) -> Finding:
 def _disk(url: str) -> Finding:
     file = file_of(url)
     if file is None:
-        return Finding(check="disk", state="ok", found="is the database server's; not to be seen from here")
+        return Finding(check="disk", state="ok", found="is that of the database server, which this command cannot see")
     folder = file.resolve().parent
     if not folder.is_dir():
-        todo = "make it, or name another store"
+        todo = "create it, or name another store"
         return Finding(check="disk", state="problem", found=f"there is no folder {folder}", todo=todo)
     free = shutil.disk_usage(folder).free
     used = sum(path.stat().st_size for name in ("", "-wal") if (path := Path(f"{file}{name}")).exists())
     found = f"{size(free)} free, {size(used)} used by the store"
     state = "problem" if free < _ROOM_MIN_BYTES else "warning" if free < _ROOM_SCARCE_BYTES else "ok"
-    todo = f"free some space on the disk of {folder}: without it nothing can be written" if state != "ok" else ""
+    todo = f"free some space on the disk of {folder}: a full disk stops all writes" if state != "ok" else ""
     return Finding(check="disk", state=state, found=found, todo=todo)
 
 
 def _files(url: str) -> list[Finding]:
-    """What is known of an SQLite file: what was lost of it, and whether this SQLite has a bug that can damage it."""
+    """Check an SQLite file: whether commits were lost, and whether this SQLite has a bug that can damage the file."""
     from perdure.upgrade import look_at_file
 
     file = file_of(url)
@@ -135,7 +139,7 @@ def _files(url: str) -> list[Finding]:
         return []
     view = look_at_file(file)
     findings = [
-        Finding(check="file", state="problem", found=lost, todo=f"when that is dealt with, delete {note}")
+        Finding(check="file", state="problem", found=lost, todo=f"once you have dealt with the loss, delete {note}")
         for note, lost in view.lost
     ]
     version = view.sqlite_version
@@ -146,8 +150,8 @@ def _files(url: str) -> list[Finding]:
                 state="warning",
                 found=f"version {version} has the WAL-reset bug (3.7.0 to 3.51.2): where several processes write to one"
                 " file, a rare race can damage it",
-                todo="use a Python with SQLite 3.51.3 or newer; until then let one engine at a time"
-                " have the file, and no other program that writes it or makes checkpoints",
+                todo="use a Python with SQLite 3.51.3 or newer; until then use the file with one engine at a time, and"
+                " with no other program that writes to it or makes checkpoints",
             )
         )
     else:
@@ -158,7 +162,7 @@ def _files(url: str) -> list[Finding]:
 async def _engines(client: AnyClient) -> Finding:
     from perdure.kernel.status import ACTIVE
 
-    await client.engines.mark_dead()  # Those that have ended without a word are not counted as alive.
+    await client.engines.mark_dead()  # So that engines that died without signing off are not counted as alive.
     me = (socket.gethostname(), os.getpid())
     alive = [one for one in await client.engines.list() if (one.host, one.pid) != me]
     working = [one for one in alive if one.workflows]
@@ -169,7 +173,7 @@ async def _engines(client: AnyClient) -> Finding:
         check="engines",
         state="problem" if has_work else "warning",
         found="none is alive" + (", and there are runs that have not ended" if has_work else ""),
-        todo="start one: perdure worker MODULE",
+        todo="start an engine: perdure worker MODULE",
     )
 
 
@@ -194,7 +198,7 @@ async def _stranded(client: AnyClient) -> Finding:
         check="stranded runs",
         state="problem",
         found=f"{_some(found)}{whole}: {'; '.join(sorted(reasons)[:_NAMED])}",
-        todo="start an engine that has their code in that version, or cancel them: perdure runs cancel ID",
+        todo="start an engine that has their code in that version, or cancel the runs: perdure runs cancel ID",
     )
 
 
@@ -207,9 +211,9 @@ async def _held(client: AnyClient) -> Finding:
     if not found:
         return Finding(check="held runs", state="ok", found="none")
     advice = {
-        "blocked": "blocked: see why (perdure runs show ID). Code does not fit their journal: deploy code that does,"
-        " and they go on by themselves. The store is damaged: correct the row that is named, then perdure runs resume"
-        " ID",
+        "blocked": "blocked: see why (perdure runs show ID). If the code does not fit the journal, deploy code that"
+        " does, and the runs continue by themselves. If the store is damaged, correct the row that is named, then"
+        " perdure runs resume ID",
         "poison": "poison: they kept killing their process; look at their history, then perdure runs resume ID",
         "paused": "paused: perdure runs resume ID",
     }
@@ -229,8 +233,8 @@ async def _overdue(client: AnyClient) -> Finding:
         check="overdue timers",
         state="problem",
         found=f"{_some([one.run_id for one in late])}, the first due {ago(late[0].due_at)}",
-        todo="no living engine takes them: start one with their code (perdure worker MODULE), or see what keeps the"
-        " ones there are",
+        todo="no live engine takes these runs: start an engine that has their code (perdure worker MODULE), or check"
+        " why the engines that have it do not",
     )
 
 
@@ -249,18 +253,18 @@ async def _dead_letters(client: AnyClient) -> Finding:
 
 
 async def _clock(client: AnyClient) -> Finding:
-    """The store's times are those of whoever wrote them. None of them can be later than now."""
+    """Compare this machine's clock with the times in the store. None of them may be later than now."""
     now = datetime.now(UTC)
     written = [run.updated_at for run in (await client.runs.list(limit=20)).runs]
     written += [engine.started_at for engine in await client.engines.list()]
     ahead = max(written) - now
     if ahead < _CLOCK_OFF:
-        return Finding(check="clock", state="ok", found=f"{now:%Y-%m-%d %H:%M:%SZ}, not behind what was written")
+        return Finding(check="clock", state="ok", found=f"{now:%Y-%m-%d %H:%M:%SZ}, not behind the times in the store")
     return Finding(
         check="clock",
         state="problem",
-        found=f"is {span(ahead)} behind what another machine, or this one before, has written",
-        todo="set the clocks of all machines by NTP: timers come at the wrong time otherwise",
+        found=f"is {span(ahead)} behind a time that another machine, or this one earlier, has stored",
+        todo="synchronise the clocks of all machines with NTP: otherwise timers fire at the wrong time",
     )
 
 

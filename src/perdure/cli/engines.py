@@ -1,27 +1,37 @@
-"""`perdure engines`: who is there."""
+"""`perdure engines`: the engines that are alive, and the runs that no engine continues."""
 
 from __future__ import annotations
 
 import os
 import socket
+from typing import Annotated
 
 import typer
 
-from perdure.cli.desk import Desk
-from perdure.cli.texts import ago, tame
-from perdure.cli.verbs import verb
+from perdure.cli import params
+from perdure.cli.commands import command, group
+from perdure.cli.formats import ago, tame
+from perdure.cli.terminal import Terminal
 from perdure.views import EngineView
 
 
 def add_to(app: typer.Typer) -> None:
-    @verb(app, "engines")
-    async def engines(desk: Desk) -> None:
-        """List the engines that are alive, and what they can run. Clients have nothing that they can run."""
+    engines = group(app, "engines", "The engines that share the store.")
+    _add_list(engines)
+    _add_overdue(engines)
+
+
+def _add_list(engines: typer.Typer) -> None:
+    @command(engines, "list")
+    async def list_engines(terminal: Terminal) -> None:
+        """List the engines that are alive, with their workflows.
+
+        Clients are listed too; they have no workflows."""
         me = (socket.gethostname(), os.getpid())
-        async with desk.client() as client:
+        async with terminal.client() as client:
             found = [one for one in await client.engines.list() if (one.host, one.pid) != me]
-        if desk.as_json:
-            desk.document({"engines": found})
+        if terminal.as_json:
+            terminal.document({"engines": found})
             return
         rows = [
             (
@@ -29,16 +39,40 @@ def add_to(app: typer.Typer) -> None:
                 "engine" if one.workflows else "client",
                 one.host,
                 one.pid,
-                ago(one.started_at) if desk.is_terminal else one.started_at,
+                ago(one.started_at) if terminal.is_tty else one.started_at,
                 ", ".join(tame(" ".join(code).rstrip()) for code in code_of(one)),
             )
             for one in found
         ]
-        desk.table(("id", "kind", "host", "pid", "started", "workflows"), rows, empty="no engine is alive")
+        terminal.table(("id", "kind", "host", "pid", "started", "workflows"), rows, empty="no engine is alive")
+
+
+def _add_overdue(engines: typer.Typer) -> None:
+    @command(engines, "overdue")
+    async def overdue(
+        terminal: Terminal,
+        by: Annotated[str, typer.Option("--by", help="Only runs that are late by more than this: 90s, 5m.")] = "5s",
+        limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="List at most this many.")] = 100,
+    ) -> None:
+        """List runs that are due but that no engine has."""
+        async with terminal.client() as client:
+            found = await client.engines.overdue(by=params.length(by, "--by"), limit=limit)
+        if terminal.as_json:
+            terminal.document({"overdue": found})
+            return
+        rows = [
+            (
+                one.run_id,
+                ago(one.due_at) if terminal.is_tty else one.due_at,
+                "its deadline passed" if one.deadline else "it can continue",
+            )
+            for one in found
+        ]
+        terminal.table(("run", "due", "why"), rows, empty="no run is overdue")
 
 
 def code_of(engine: EngineView) -> list[tuple[str, ...]]:
-    """What an engine has: names, and versions or topics, or both."""
+    """Return what an engine has the code of: a name, with a version, a topic, or both."""
     with_versions = {(name, topic) for name, topic, _ in engine.versions}
     return sorted([*(one for one in engine.workflows if one not in with_versions), *engine.versions])
 

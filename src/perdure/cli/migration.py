@@ -1,4 +1,4 @@
-"""`perdure migrate`: make a store, or bring it up to date."""
+"""`perdure migrate`: create a store, or bring its schema up to date."""
 
 from __future__ import annotations
 
@@ -6,55 +6,60 @@ from typing import Annotated
 
 import typer
 
-from perdure.cli.desk import Desk
+from perdure.cli.commands import command
 from perdure.cli.settings import not_in_memory, shown
-from perdure.cli.verbs import verb
+from perdure.cli.terminal import Terminal
 
 
 def add_to(app: typer.Typer) -> None:
-    @verb(app, "migrate")
+    @command(app, "migrate")
     async def migrate(
-        desk: Desk,
+        terminal: Terminal,
         check: Annotated[
-            bool, typer.Option("--check", help="Only say whether there is something to do: exits with 1.")
+            bool, typer.Option("--check", help="Only check. Exits with 1 if there is something to do.")
         ] = False,
         grant: Annotated[
-            str | None, typer.Option("--grant", metavar="ROLE", help="Postgres: give this role what engines need.")
+            str | None,
+            typer.Option("--grant", metavar="ROLE", help="Postgres: grant this role the rights that engines need."),
         ] = None,
         grant_callers: Annotated[
             str | None,
             typer.Option(
                 "--grant-callers",
                 metavar="ROLE",
-                help="Postgres: let this role start runs in transactions of its own, and nothing else.",
+                help="Postgres: grant this role the right to start runs in its own transactions, and nothing else.",
             ),
         ] = None,
-        yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+        yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     ) -> int:
-        """Make the store, or bring its schema up to date. An older Perdure refuses it from then on."""
+        """Create the store, or bring its schema up to date.
+
+        After that, older versions of Perdure refuse the store."""
         from perdure.upgrade import look, upgrade
 
-        url = desk.settings.store
+        url = terminal.settings.store
         not_in_memory(url)
         schema = await look(url)
         is_due = not schema.is_current
         if not check and (is_due or grant or grant_callers):
             if schema.found and is_due:
-                what = f"bring {shown(url)} from version {schema.found} to {schema.known}; older engines will refuse it"
-                desk.confirm(f"{what}?", yes=yes)
+                what = (
+                    f"migrate {shown(url)} from version {schema.found} to {schema.known}; older engines will refuse it"
+                )
+                terminal.confirm(f"{what}?", yes=yes)
             await upgrade(url, runtime_role=grant, caller_role=grant_callers)
         was = schema.found
-        if desk.as_json:
+        if terminal.as_json:
             version = was if check else schema.known
-            desk.document({"store": shown(url), "was": was, "version": version, "known": schema.known})
+            terminal.document({"store": shown(url), "was": was, "version": version, "known": schema.known})
         elif not is_due:
-            desk.say(f"{shown(url)} is up to date: version {schema.known}")
+            terminal.say(f"{shown(url)} is up to date: version {schema.known}")
         elif check:
-            desk.say(
-                f"{shown(url)} has {f'version {was}' if was else 'no tables yet'}; this Perdure has {schema.known}"
+            terminal.say(
+                f"{shown(url)} has {f'version {was}' if was else 'no tables yet'}; this Perdure needs {schema.known}"
             )
         else:
-            desk.say(f"{shown(url)} is at version {schema.known} now" + (f", from {was}" if was else ""))
+            terminal.say(f"{shown(url)} now has version {schema.known}" + (f", from {was}" if was else ""))
         return int(check and is_due)
 
 

@@ -1,4 +1,4 @@
-"""What is typed on the command line, read as values."""
+"""Arguments and options as values: JSON, tags, spans of time, times."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+import typer
 
-from perdure.cli.failures import Refusal
+from perdure.cli.errors import Refusal
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="The run's id.")]
 
 _UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 
 
 def values(pairs: Sequence[str], whole: str | None, option: str) -> dict[str, Any] | Any:
-    """`name=value` pairs as an object, or the JSON that an option gave instead. Raises Refusal."""
+    """Return `name=value` pairs as an object, or the JSON value that the option has instead. Raises Refusal."""
     if whole is not None:
         if pairs:
             raise Refusal(f"there are both {option} and name=value pairs", "use one of them")
@@ -27,30 +30,30 @@ def values(pairs: Sequence[str], whole: str | None, option: str) -> dict[str, An
     for pair in pairs:
         name, separator, text = pair.partition("=")
         if not separator or not name:
-            raise Refusal(f"{pair!r} is not name=value", f"write a whole value as JSON with {option}")
+            raise Refusal(f"{pair!r} is not name=value", f"to give the whole value as JSON, use {option}")
         found[name] = _loose(text)
     return found
 
 
 def json_value(text: str, option: str) -> Any:
-    """JSON: as it stands, `@FILE`, or `-` for standard input. Raises Refusal."""
+    """Return a JSON value: `text` itself, the content of `@FILE`, or standard input (`-`). Raises Refusal."""
     if text == "-":
         text = sys.stdin.read()
     elif text.startswith("@"):
         try:
             text = Path(text[1:]).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise Refusal(f"{text[1:]} cannot be read: {error}") from error
+            raise Refusal(f"cannot read {text[1:]}: {error}") from error
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise Refusal(
-            f"what {option} gives is not JSON: {error}", "a text is JSON with quotes around it: '\"text\"'"
+            f"the value of {option} is not JSON: {error}", "text needs quotes to be JSON: '\"text\"'"
         ) from error
 
 
 def _loose(text: str) -> Any:
-    """JSON where it is some, and the text itself where it is not: amount=100, order=o-17."""
+    """Return a JSON value, or the text itself if it is not JSON: amount=100, order=o-17."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError):
@@ -58,6 +61,7 @@ def _loose(text: str) -> Any:
 
 
 def tags(pairs: Sequence[str]) -> dict[str, str]:
+    """Return `name=value` pairs as tags. Raises Refusal."""
     found: dict[str, str] = {}
     for pair in pairs:
         name, separator, text = pair.partition("=")
@@ -68,7 +72,7 @@ def tags(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def length(text: str, option: str) -> timedelta:
-    """`90s`, `1h30m`, `2d`; a number alone is seconds. Raises Refusal."""
+    """Return a span of time: `90s`, `1h30m`, `2d`. A number alone is seconds. Raises Refusal."""
     seconds = None
     try:
         seconds = float(text)
@@ -84,7 +88,7 @@ def length(text: str, option: str) -> timedelta:
 
 
 def moment(text: str | None, option: str) -> datetime | None:
-    """A time (`2026-01-31`, `2026-01-31T12:00`, local unless it says so), or a span before now. Raises Refusal."""
+    """Return a time: `2026-01-31T12:00` (local, unless it has an offset), or `2h` for two hours ago. Raises Refusal."""
     if text is None:
         return None
     try:
@@ -93,13 +97,13 @@ def moment(text: str | None, option: str) -> datetime | None:
         try:
             return datetime.now(UTC) - length(text, option)
         except (Refusal, OverflowError):
-            todo = "write 2026-01-31, 2026-01-31T12:00, or how long ago: 90s, 2h, 7d"
+            todo = "write 2026-01-31, 2026-01-31T12:00, or how long ago it was: 90s, 2h, 7d"
             raise Refusal(f"{option} {text!r} is not a time", todo) from None
     return found.astimezone(UTC)
 
 
 def deadline(text: str | None, option: str = "--deadline") -> datetime | timedelta | None:
-    """A time, or a span from now. Raises Refusal."""
+    """Return a time, or a span of time from now on. Raises Refusal."""
     if text is None:
         return None
     try:
@@ -108,4 +112,4 @@ def deadline(text: str | None, option: str = "--deadline") -> datetime | timedel
         return length(text, option)
 
 
-__all__ = ["deadline", "json_value", "length", "moment", "tags", "values"]
+__all__ = ["Id", "deadline", "json_value", "length", "moment", "tags", "values"]

@@ -8,22 +8,22 @@ from typing import Annotated, Final
 
 import typer
 
-from perdure.cli.desk import Desk
-from perdure.cli.failures import Code, Refusal
+from perdure.cli.commands import command
+from perdure.cli.errors import Code, Refusal
 from perdure.cli.settings import FILE
-from perdure.cli.verbs import verb
+from perdure.cli.terminal import Terminal
 
 _SETTINGS: Final = """\
-# What `perdure` needs to know here, and below. A relative file is beside this one.
+# Settings of `perdure` for this folder and those below. A relative file is beside this one.
 store = "sqlite:///{name}.db"
 modules = ["workflows"]
 """
 
 _WORKFLOWS: Final = '''\
-"""An order: stock is reserved, the payment is waited for, the parcel is sent.
+"""An order: reserve stock, wait for the payment, send the parcel.
 
-A step touches the world; its result is stored, and it is not run again after that. The workflow around the steps is
-plain asyncio. Kill the worker whenever you like: its runs go on where they were.
+Steps do the side effects. The result of a step is stored, and the step does not run again after that. The workflow
+around the steps is plain asyncio. Kill the worker at any time: its runs continue where they were.
 """
 
 from datetime import timedelta
@@ -84,12 +84,12 @@ _README: Final = """\
 # {name}
 
     pip install 'perdure[cli]' pytest
-    perdure worker                                  # an engine; leave it running, or kill it as you like
+    perdure worker                                  # an engine; kill it and start it again at any time
 
 In another terminal:
 
     perdure start checkout order=o-17 --id o-17
-    perdure runs show o-17                          # it waits for its payment
+    perdure runs show o-17                          # it waits for the payment
     perdure send paid amount=100 --to o-17
     perdure runs watch o-17
     perdure doctor
@@ -115,35 +115,41 @@ FILES: Final = {
 
 
 def add_to(app: typer.Typer) -> None:
-    @verb(app, "new")
+    @command(app, "new")
     async def new(
-        desk: Desk, folder: Annotated[Path, typer.Argument(metavar="NAME", help="The folder to make.")]
+        terminal: Terminal, folder: Annotated[Path, typer.Argument(metavar="NAME", help="The folder to create.")]
     ) -> None:
-        """Write a small project that runs: workflows, their tests, settings. Nothing that is there is written over."""
+        """Write a small project that runs.
+
+        It has a workflow, its tests, and settings. Existing files are never overwritten."""
         name = re.sub(r"[^a-z0-9_-]+", "-", folder.resolve().name.lower()).strip("-") or "project"
         taken = [file for file in FILES if (folder / file).exists()]
         if taken:
             raise Refusal(
                 f"{folder} has {', '.join(taken)} already; nothing was written",
-                "choose another name",
+                "use another name",
                 code=Code.CONFLICT,
                 kind="file_exists",
             )
         try:
             for made in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
-                made.mkdir(0o755)  # Whatever the umask: a file below a folder that others may write to is refused.
+                made.mkdir(
+                    0o755
+                )  # Independent of the umask: perdure.toml is refused in a folder that others may write to.
             for file, text in FILES.items():
                 (folder / file).write_text(text.format(name=name) if file in _NAMED else text, "utf-8")
-            (folder / FILE).chmod(0o644)  # And so is one that others may write to.
+            (folder / FILE).chmod(0o644)  # Perdure refuses a file that others may write to.
         except OSError as error:
-            raise Refusal(f"{folder} cannot be made: {error}", code=Code.FAILED, kind="cannot_write") from error
-        if desk.as_json:
-            desk.document({"folder": str(folder), "files": sorted(FILES)})
+            raise Refusal(f"cannot create {folder}: {error}", code=Code.FAILED, kind="cannot_write") from error
+        if terminal.as_json:
+            terminal.document({"folder": str(folder), "files": sorted(FILES)})
             return
-        desk.say(f"wrote {folder}: {', '.join(FILES)}")
-        desk.say_lines(["next:", f"  cd {folder}", "  perdure worker", "and in another terminal:"])
-        desk.say_lines(["  perdure start checkout order=o-17 --id o-17", "  perdure send paid amount=100 --to o-17"])
-        desk.say("  perdure runs watch o-17")
+        terminal.say(f"wrote {folder}: {', '.join(FILES)}")
+        terminal.say_lines(["next:", f"  cd {folder}", "  perdure worker", "and in another terminal:"])
+        terminal.say_lines(
+            ["  perdure start checkout order=o-17 --id o-17", "  perdure send paid amount=100 --to o-17"]
+        )
+        terminal.say("  perdure runs watch o-17")
 
 
 _NAMED: Final = ("perdure.toml", "README.md")

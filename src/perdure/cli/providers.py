@@ -1,7 +1,7 @@
 """Sign-in through an OpenID Connect provider for `perdure serve`: from options, else `[serve.oidc]` of perdure.toml.
 
-The client's secret is never an option, which everybody on the machine could read in the list of processes, and never
-in perdure.toml, which is kept with the code. It comes from the environment or from a file of its own.
+The client's secret is never an option: everybody on the machine can read the options of a process. It is never in
+perdure.toml either, which is kept with the code. It comes from the environment or from a file of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perdure.cli.failures import Refusal
+from perdure.cli.errors import Refusal
 from perdure.cli.params import length
 from perdure.cli.settings import Settings
 
@@ -36,8 +36,10 @@ _NEEDED = ("issuer", "client_id", "redirect_uri", "scopes")
 
 
 def provider_of(settings: Settings, options: Mapping[str, Any]) -> Oidc | None:
-    """The provider that people sign in through, if there is to be one. An option stands before the file's entry of the
-    same name. Raises Refusal, and Misuse for what does not fit."""
+    """Return the provider that people sign in through, or None if neither options nor the file name one.
+
+    An option replaces the file's entry of the same name. Raises Refusal, and Misuse for values that do not fit.
+    """
     found = _section(settings)
     given = {name: value for name, value in options.items() if value}
     if "scopes" in given:
@@ -49,7 +51,7 @@ def provider_of(settings: Settings, options: Mapping[str, Any]) -> Oidc | None:
     if missing:
         raise Refusal(
             f"sign-in through a provider needs {', '.join(missing)}",
-            f"add {', '.join(_option(name) for name in missing)}, or say it in {SECTION} of perdure.toml",
+            f"add {', '.join(_option(name) for name in missing)}, or add it to {SECTION} of perdure.toml",
         )
     file = merged.pop("client_secret_file", None)
     folder = Path.cwd() if "client_secret_file" in given else settings.folder
@@ -69,29 +71,29 @@ def _section(settings: Settings) -> dict[str, Any]:
     found = settings.serve
     unknown = sorted(set(found) - {"oidc"})
     if unknown:
-        raise Refusal(f"[serve] of {settings.file} has {unknown[0]!r}, which means nothing here", "there is oidc")
+        raise Refusal(f"[serve] of {settings.file} has the unknown key {unknown[0]!r}", "the only key is oidc")
     section = found.get("oidc", {})
     if not isinstance(section, dict):
-        raise Refusal(f"serve.oidc of {settings.file} is a table", f"write {SECTION} above its entries")
+        raise Refusal(f"serve.oidc of {settings.file} is not a table", f"write {SECTION} above its entries")
     if "client_secret" in section:
         raise Refusal(
-            f"{SECTION} of {settings.file} has the client's secret in it, and whoever reads the code reads it too",
-            f"set {SECRET_VARIABLE}, or name a file that only you can read: client_secret_file. Then have the provider"
+            f"{SECTION} of {settings.file} has the client's secret in it, which everybody who reads the code can read",
+            f"set {SECRET_VARIABLE}, or name a file that only you can read: client_secret_file. Then let the provider"
             " make a new secret",
         )
     for name, value in section.items():
         if name not in _TYPES:
             raise Refusal(
-                f"{SECTION} of {settings.file} has {name!r}, which means nothing here", f"there are {', '.join(_TYPES)}"
+                f"{SECTION} of {settings.file} has the unknown key {name!r}", f"the keys are {', '.join(_TYPES)}"
             )
         kind, words = _TYPES[name]
         if not isinstance(value, kind):
-            raise Refusal(f"{name} in {SECTION} of {settings.file} is {words}, not {value!r:.80}")
+            raise Refusal(f"{name} in {SECTION} of {settings.file} must be {words}, not {value!r:.80}")
     return dict(section)
 
 
 def _scopes(given: Sequence[str]) -> dict[str, dict[str, list[str]]]:
-    """`groups=ops=operate` as {"groups": {"ops": ["operate"]}}. A value may have a = in it."""
+    """Return `groups=ops=operate` as {"groups": {"ops": ["operate"]}}. A value may contain `=`."""
     found: dict[str, dict[str, list[str]]] = {}
     for text in given:
         rest, _, scope = text.rpartition("=")
@@ -109,9 +111,9 @@ def _secret(path: Path) -> str:
         check_private(path, "the client's secret")
         secret = path.read_text("utf-8").strip()
     except (OSError, ValueError) as error:
-        raise Refusal(f"the client's secret {path} cannot be read: {error}") from error
+        raise Refusal(f"cannot read the client's secret {path}: {error}") from error
     if not secret:
-        raise Refusal(f"the client's secret {path} is empty")
+        raise Refusal(f"the file of the client's secret {path} is empty")
     return secret
 
 

@@ -1,4 +1,4 @@
-"""Which store, and what else a project says once and for all: options, the environment, perdure.toml."""
+"""The settings of a project: the store and more, from options, the environment and perdure.toml."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perdure.cli.failures import Code, Refusal
+from perdure.cli.errors import Code, Refusal
 from perdure.cli.trust import read_trusted
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ _FORMS = "sqlite:///shop.db, sqlite:////srv/shop.db or postgresql://user@host/da
 
 
 class Settings:
-    """What the project's file says. It is read when it is first needed.
+    """The settings of perdure.toml, which is read when they are first needed.
 
-    The file names modules to import, so it is only taken from somebody who may run code as this user: it and its
-    folders must be owned by this user or root and writable by nobody else (see `read_trusted`), and it is looked for no
-    further than the project goes.
+    The file names modules to import. So it is used only if nobody but this user and root can write it: the file and its
+    folders must be owned by this user or root and writable by nobody else (see `read_trusted`). It is searched for
+    within the project only.
     """
 
     def __init__(self, store: str | None) -> None:
@@ -38,32 +38,32 @@ class Settings:
 
     @property
     def store(self) -> str:
-        """The URL of the store. Raises Refusal if nothing names one."""
+        """Return the URL of the store. Raises Refusal if no setting names one."""
         if self._given:
             return self._given
         path, found = self._project()
         if "store" not in found:
             where = f"{path} has no `store`" if found or path.exists() else f"there is no {FILE} in this project"
             raise Refusal(
-                f"no store is named, and {where}",
+                f"no store is named: {where}",
                 f'use --store URL, set PERDURE_STORE, or put `store = "URL"` into {FILE}; a URL is {_FORMS}',
             )
         return _beside(path, found["store"])
 
     @property
     def names_store(self) -> bool:
-        """Whether something names a store."""
+        """Whether a setting names a store."""
         return bool(self._given) or "store" in self._project()[1]
 
     @property
     def modules(self) -> list[str]:
-        """The modules with workflows that the project's file names."""
+        """Return the modules with workflows that the file names."""
         modules: list[str] = self._project()[1].get("modules", [])
         return modules
 
     @property
     def codec(self) -> Codec | None:
-        """What the engines' payloads go through, if the project's file names it."""
+        """Return the codec of payloads that the file names, or None. Raises Refusal."""
         path, found = self._project()
         name = found.get("codec")
         if name is None:
@@ -74,25 +74,25 @@ class Settings:
             made = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError, ValueError) as error:
             raise Refusal(
-                f"the codec {name!r} of {path} cannot be had: {error}", 'write it as codec = "package.module:name"'
+                f"cannot import the codec {name!r} of {path}: {error}", 'write it as codec = "package.module:name"'
             ) from error
         codec: Codec = made() if isinstance(made, type) else made
         return codec
 
     @property
     def serve(self) -> dict[str, Any]:
-        """What the project's file says about `perdure serve`."""
+        """Return the section `serve` of the file."""
         found: dict[str, Any] = self._project()[1].get("serve", {})
         return found
 
     @property
     def file(self) -> Path:
-        """The project's file, or where it would be."""
+        """Return the path of the file, or where it would be."""
         return self._project()[0]
 
     @property
     def folder(self) -> Path:
-        """Where the project's file is, or else where we are."""
+        """Return the folder of the file, or the current folder if there is no file."""
         return self._project()[0].parent
 
     def _project(self) -> tuple[Path, dict[str, Any]]:
@@ -102,7 +102,7 @@ class Settings:
 
 
 def actor() -> str:
-    """Who does it, for the audit trail."""
+    """Return the actor for the audit trail: this user."""
     try:
         return f"cli:{getpass.getuser()}"
     except (KeyError, OSError):
@@ -110,13 +110,13 @@ def actor() -> str:
 
 
 def see_modules(folder: Path) -> None:
-    """Have modules of a folder found, as `python FILE` does with those beside the file."""
+    """Let Python find the modules of a folder, as `python FILE` does for the folder of the file."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
 
 def _search() -> tuple[Path, dict[str, Any]]:
-    """Find the project's file: the one that PERDURE_CONFIG names, else the nearest from here upwards.
+    """Find the file: the one that PERDURE_CONFIG names, or else the nearest from the current folder upwards.
 
     The search ends at the root of a repository and at the home folder.
     """
@@ -132,7 +132,7 @@ def _search() -> tuple[Path, dict[str, Any]]:
 
 
 def _searched(here: Path) -> list[Path]:
-    """The folders in which the file is looked for, from here upwards."""
+    """Return the folders to search, from `here` upwards."""
     found: list[Path] = []
     home = _home()
     for folder in (here, *here.parents):
@@ -145,12 +145,12 @@ def _searched(here: Path) -> list[Path]:
 def _home() -> Path | None:
     try:
         return Path.home()
-    except RuntimeError:  # Nothing says where it is.
+    except RuntimeError:  # The system does not say where it is.
         return None
 
 
 def _read(path: Path, above: Sequence[Path] | None) -> dict[str, Any]:
-    """What the file says. It is trusted if `above` is None, else it is checked, with the folders above its own."""
+    """Read the file. If `above` is None it is trusted; otherwise it is checked, with its folder and those above."""
     try:
         if above is None:
             text = path.read_text("utf-8")
@@ -158,17 +158,17 @@ def _read(path: Path, above: Sequence[Path] | None) -> dict[str, Any]:
             text = read_trusted(path, above, f"name the file yourself: {NAMED_BY}={path}")
         found = tomllib.loads(text)
     except (OSError, ValueError) as error:
-        raise Refusal(f"{path} cannot be read: {error}") from error
+        raise Refusal(f"cannot read {path}: {error}") from error
     for key, value in found.items():
         if key not in _KEYS:
-            raise Refusal(f"{path} has {key!r}, which means nothing here", f"there are {', '.join(_KEYS)}")
+            raise Refusal(f"{path} has the unknown key {key!r}", f"the keys are {', '.join(_KEYS)}")
         if not isinstance(value, _KEYS[key]):
-            raise Refusal(f"{key!r} in {path} is {value!r}, which is no {_KEYS[key].__name__}")
+            raise Refusal(f"{key!r} in {path} must be a {_KEYS[key].__name__}, not {value!r}")
     return found
 
 
 def _beside(path: Path, url: str) -> str:
-    """A relative file is beside the project's file, wherever in the project the command is used."""
+    """Return the URL of a store with a relative path made absolute: it is relative to the folder of perdure.toml."""
     prefix = "sqlite:///"
     name = url.removeprefix(prefix)
     if name == url or not name or name.startswith("/"):
@@ -177,13 +177,13 @@ def _beside(path: Path, url: str) -> str:
 
 
 def file_of(url: str) -> Path | None:
-    """The file of a store on SQLite."""
+    """Return the file of an SQLite store, or None for another kind of store."""
     prefix = "sqlite:///"
     return Path(url.removeprefix(prefix)) if url.startswith(prefix) else None
 
 
 def shown(url: str) -> str:
-    """A store's URL without its password, or whatever else stands before the host."""
+    """Return the URL of a store without user, password and parameters."""
     scheme, separator, rest = url.partition("://")
     if scheme in ("postgres", "postgresql"):
         return f"{scheme}{separator}{rest.rpartition('@')[2].partition('?')[0]}"
@@ -191,10 +191,10 @@ def shown(url: str) -> str:
 
 
 def not_in_memory(url: str) -> None:
-    """Raises Refusal for a store that nobody else could see."""
+    """Raise Refusal for a store in memory, which no other process can use."""
     if url.startswith("memory:"):
         raise Refusal(
-            "a store in memory is gone with its process, and no other one can see it",
+            "a store in memory ends with its process, and no other process can use it",
             f"use a store on disk: {_FORMS}",
             code=Code.USAGE,
         )

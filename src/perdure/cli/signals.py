@@ -1,4 +1,4 @@
-"""What signals mean to a process that goes on until it is told to stop."""
+"""SIGINT and SIGTERM for a process that runs until a signal stops it."""
 
 from __future__ import annotations
 
@@ -8,47 +8,49 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from perdure.cli.failures import Code, Refusal
+from perdure.cli.errors import Code, Refusal
 
 if TYPE_CHECKING:
     from perdure.engine import AnyClient
 
 
 class StopSignals:
-    """From now on the first SIGINT or SIGTERM is for `wait`, and the second one ends the process at once: that loses
-    nothing that is durable, and is what is quickest and surest."""
+    """Handles SIGINT and SIGTERM: `wait` returns at the first signal, and the second one ends the process at once.
+
+    Ending at once loses nothing that is durable. `at_once` is called just before.
+    """
 
     def __init__(self, at_once: Callable[[], object]) -> None:
         self._at_once = at_once
-        self._heard = asyncio.Event()
+        self._received = asyncio.Event()
         self.name = ""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._hear, number)
+            loop.add_signal_handler(number, self._receive, number)
 
     async def wait(self, client: AnyClient | None = None) -> None:
-        """Wait for the first signal. If a client, or an engine, stops by itself before, raises Refusal."""
-        heard = asyncio.ensure_future(self._heard.wait())
+        """Wait for the first signal. Raises Refusal if the client, or the engine, stops by itself before."""
+        received = asyncio.ensure_future(self._received.wait())
         stopped = asyncio.ensure_future(client.until_stopped() if client is not None else asyncio.Event().wait())
         try:
-            await asyncio.wait((heard, stopped), return_when=asyncio.FIRST_COMPLETED)
-            if stopped.done() and not heard.done() and (error := stopped.exception()) is not None:
+            await asyncio.wait((received, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if stopped.done() and not received.done() and (error := stopped.exception()) is not None:
                 raise Refusal(
                     str(error),
-                    "mend the store (perdure doctor), then start this again; its runs are left to other engines",
+                    "repair the store (perdure doctor helps), then start this again; other engines take over its runs",
                     code=Code.STORE,
                     kind="engine_stopped",
                 ) from error
         finally:
-            heard.cancel()
+            received.cancel()
             stopped.cancel()
 
-    def _hear(self, number: int) -> None:
-        if self._heard.is_set():
+    def _receive(self, number: int) -> None:
+        if self._received.is_set():
             self._at_once()
             os._exit(128 + number)
         self.name = signal.Signals(number).name
-        self._heard.set()
+        self._received.set()
 
 
 __all__ = ["StopSignals"]

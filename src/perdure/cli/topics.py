@@ -1,4 +1,4 @@
-"""`perdure emit`, `perdure topics` and `perdure roots`: messages, who handles them, and what followed from them."""
+"""`perdure emit`, and `perdure topics`: topics, their handlers, and the hierarchies that follow from messages."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import typer
 
 from perdure import errors
 from perdure.cli import params
-from perdure.cli.desk import Desk
-from perdure.cli.failures import Code, Refusal, refused
+from perdure.cli.commands import command, group
+from perdure.cli.errors import Code, Refusal, refused
+from perdure.cli.formats import to_json
 from perdure.cli.settings import actor
-from perdure.cli.texts import to_json
-from perdure.cli.verbs import group, verb
+from perdure.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from perdure.api.root_handle import RootHandle
@@ -24,53 +24,62 @@ if TYPE_CHECKING:
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 HandlerName = Annotated[str, typer.Argument(metavar="HANDLER", help="The handler's name.")]
 HandlerRun = Annotated[str, typer.Argument(metavar="ID", help="The id of the handler's run.")]
-Root = Annotated[str, typer.Argument(metavar="ID", help="The id of the hierarchy, or of one of its runs.")]
-Why = Annotated[str, typer.Option("--reason", help="Why, for those who read it later.")]
+Root = Annotated[str, typer.Argument(metavar="ID", help="The id of a hierarchy, or of one of its runs.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why. The runs' audit trails keep it.")]
 
 
 def add_to(app: typer.Typer) -> None:
     _add_emit(app)
-    topics = group(app, "topics", "Topics, and who handles their messages.")
+    topics = group(app, "topics", "Topics, their handlers, and what follows from messages.")
     _add_handlers(topics)
     _add_outside(topics)
-    _add_roots(group(app, "roots", "What followed from a message: cancel it, roll it back."))
+    _add_roots(topics)
 
 
 def _add_emit(app: typer.Typer) -> None:
-    @verb(app, "emit")
+    @command(app, "emit")
     async def emit(
-        desk: Desk,
+        terminal: Terminal,
         topic: TopicName,
         fields: Annotated[
             list[str] | None,
-            typer.Argument(metavar="NAME=VALUE", help="The message's fields; values are JSON, or else texts."),
+            typer.Argument(metavar="NAME=VALUE", help="Fields of the message. A value that is not JSON is text."),
         ] = None,
         message: Annotated[
-            str | None, typer.Option("--message", "-m", metavar="JSON", help="The whole message instead; @FILE, or -.")
+            str | None,
+            typer.Option("--message", "-m", metavar="JSON", help="The whole message: JSON, @FILE, or - for stdin."),
         ] = None,
         id: Annotated[
-            str | None, typer.Option("--id", help="The message's id; emitting it again then does nothing.")
+            str | None, typer.Option("--id", help="The message's id. Emitting it again then changes nothing.")
         ] = None,
         tag: Annotated[list[str] | None, typer.Option("--tag", "-t", metavar="NAME=VALUE", help="A tag.")] = None,
         deadline: Annotated[
-            str | None, typer.Option("--deadline", help="When all must be done, or rolls back: 2h, or a time.")
+            str | None,
+            typer.Option("--deadline", help="The time by which all must be done; else it rolls back: 2h, or a time."),
         ] = None,
         rollback_deadline: Annotated[
-            str | None, typer.Option("--rollback-deadline", help="When a rollback must be done, or has failed.")
+            str | None,
+            typer.Option("--rollback-deadline", help="The time by which a rollback must be done; else it has failed."),
         ] = None,
-        delay: Annotated[str | None, typer.Option("--delay", help="Handlers begin after this: 90s, 5m.")] = None,
+        delay: Annotated[str | None, typer.Option("--delay", help="Handlers begin after this time: 90s, 5m.")] = None,
         token: Annotated[
-            list[str] | None, typer.Option("--token", metavar="NAME", help="A cancellation token: see roots.")
+            list[str] | None,
+            typer.Option(
+                "--token", metavar="NAME", help="A cancellation token (perdure topics cancel-token). Repeatable."
+            ),
         ] = None,
-        wait: Annotated[bool, typer.Option("--wait", help="Until all is done; exits with 1 if it failed.")] = False,
+        wait: Annotated[
+            bool, typer.Option("--wait", help="Wait until all is done. Exits with 1 if it failed.")
+        ] = False,
         timeout: Annotated[str | None, typer.Option("--timeout", help="Wait no longer than this: 90s, 5m.")] = None,
     ) -> int:
-        """Emit a message on a topic: all who are registered for it handle it. It is durable when this returns."""
+        """Emit a message on a topic. Every handler that is registered for the topic gets it. The message is durable
+        when the command returns."""
         from perdure.models.cooperation.context import CancellationToken
 
         what = params.values(fields or (), message, "--message")
         limit_s = None if timeout is None else params.length(timeout, "--timeout").total_seconds()
-        async with desk.client() as client:
+        async with terminal.client() as client:
             with _advised():
                 root = await client.emit(
                     topic,
@@ -85,35 +94,35 @@ def _add_emit(app: typer.Typer) -> None:
                 )
             if wait or timeout is not None:
                 await _finished(root, limit_s)
-        if desk.as_json:
-            desk.document({"id": root.id, "message_id": root.message_id, "run_ids": root.run_ids})
+        if terminal.as_json:
+            terminal.document({"id": root.id, "message_id": root.message_id, "run_ids": root.run_ids})
         else:
-            desk.line(root.id)
+            terminal.line(root.id)
         return Code.DONE
 
 
 @contextmanager
 def _advised() -> Generator[None, None, None]:
-    """What to do about a hierarchy that is there, or has ended: it is no run that `runs show` could show."""
+    """Give the advice that fits a hierarchy, which `perdure runs show` cannot show, instead of that for a run."""
     try:
         yield
     except (errors.RunExists, errors.RunFinished) as error:
         refusal = refused(error)
         assert refusal is not None
-        refusal.todo = f"what it did: perdure runs tree {quote(error.run_id)}"
+        refusal.todo = f"see what it did: perdure runs tree {quote(error.run_id)}"
         raise refusal from error
 
 
 async def _finished(root: RootHandle, limit_s: float | None) -> None:
     from perdure.errors import ScopeFailed
 
-    tree = f"what it did: perdure runs tree {root.id}"
+    tree = f"see what it did: perdure runs tree {root.id}"
     try:
         async with asyncio.timeout(limit_s):
             await root.finished()
     except TimeoutError:
         raise Refusal(
-            f"hierarchy {root.id!r} has not ended within {limit_s:g} s; it goes on",
+            f"hierarchy {root.id!r} has not ended within {limit_s:g} s; it continues",
             tree,
             code=Code.TIMED_OUT,
             kind="timed_out",
@@ -123,137 +132,166 @@ async def _finished(root: RootHandle, limit_s: float | None) -> None:
 
 
 def _add_handlers(topics: typer.Typer) -> None:
-    @verb(topics, "list")
-    async def list_topics(desk: Desk) -> None:
-        """List topics whose messages somebody is expected to handle."""
-        async with desk.client() as client:
+    @command(topics, "list")
+    async def list_topics(terminal: Terminal) -> None:
+        """List the topics that have handlers, with the handlers."""
+        async with terminal.client() as client:
             found = await client.topics.handlers()
-        if desk.as_json:
-            desk.document({"topics": [{"topic": topic, "handlers": names} for topic, names in found.items()]})
+        if terminal.as_json:
+            terminal.document({"topics": [{"topic": topic, "handlers": names} for topic, names in found.items()]})
             return
         rows = [(topic, name) for topic, names in found.items() for name in names]
-        desk.table(("topic", "handler"), rows, empty="nobody handles messages of any topic")
+        terminal.table(("topic", "handler"), rows, empty="no topic has a handler")
 
-    @verb(topics, "register")
-    async def register(desk: Desk, topic: TopicName, handler: HandlerName) -> None:
-        """Have messages of a topic wait for somebody whom no engine has: a person, another system."""
-        async with desk.client() as client:
+    @command(topics, "register")
+    async def register(terminal: Terminal, topic: TopicName, handler: HandlerName) -> None:
+        """Register a handler that no engine has.
+
+        It may be a person or another system. Messages of the topic wait for
+        it."""
+        async with terminal.client() as client:
             await client.topics.register(topic, handler, actor=actor())
-        _tell(desk, "registered", topic, handler)
+        _show_handler(terminal, "registered", topic, handler)
 
-    @verb(topics, "retire")
+    @command(topics, "retire")
     async def retire(
-        desk: Desk,
+        terminal: Terminal,
         topic: TopicName,
         handler: HandlerName,
         release: Annotated[
-            bool, typer.Option("--release", help="What waits for it goes on without it, unless it has begun.")
+            bool, typer.Option("--release", help="Messages that it has not begun no longer wait for it.")
         ] = False,
     ) -> None:
-        """No longer expect a handler, for messages that are emitted from now on."""
-        async with desk.client() as client:
+        """Retire a handler.
+
+        Messages that are emitted from now on do not wait for it."""
+        async with terminal.client() as client:
             done = await client.topics.retire(topic, handler, release=release, actor=actor())
         if not done:
             raise Refusal(
-                f"{handler!r} is not expected to handle messages of the topic {topic!r}",
-                "see who is: perdure topics list",
+                f"the topic {topic!r} has no handler {handler!r}",
+                "list the handlers: perdure topics list",
                 code=Code.NOT_FOUND,
                 kind="handler_not_found",
             )
-        _tell(desk, "retired", topic, handler)
+        _show_handler(terminal, "retired", topic, handler)
 
 
-def _tell(desk: Desk, what: str, topic: str, handler: str) -> None:
-    if desk.as_json:
-        desk.document({"result": what, "topic": topic, "handler": handler})
+def _show_handler(terminal: Terminal, what: str, topic: str, handler: str) -> None:
+    if terminal.as_json:
+        terminal.document({"result": what, "topic": topic, "handler": handler})
     else:
-        desk.line(what, topic, handler)
+        terminal.line(what, topic, handler)
 
 
 def _add_outside(topics: typer.Typer) -> None:
-    @verb(topics, "message")
-    async def message(desk: Desk, id: HandlerRun) -> None:
-        """Show the message that the run of a handler is there for."""
-        async with desk.client() as client:
+    @command(topics, "message")
+    async def message(terminal: Terminal, id: HandlerRun) -> None:
+        """Show the message that a handler's run handles."""
+        async with terminal.client() as client:
             found = await client.topics.message(id)
-        if desk.as_json:
-            desk.document({"run_id": id, "message": found})
+        if terminal.as_json:
+            terminal.document({"run_id": id, "message": found})
         else:
-            desk.print_raw(to_json(found))
+            terminal.print_raw(to_json(found))
 
-    @verb(topics, "complete")
+    @command(topics, "complete")
     async def complete(
-        desk: Desk,
+        terminal: Terminal,
         id: HandlerRun,
         values: Annotated[
             list[str] | None,
-            typer.Argument(metavar="NAME=VALUE", help="What it returns; values are JSON, or else texts."),
+            typer.Argument(
+                metavar="NAME=VALUE", help="Values that the handler returns. A value that is not JSON is text."
+            ),
         ] = None,
     ) -> None:
-        """Say that what the run of a handler was to do is done, by somebody outside."""
+        """Complete the run of a handler that no engine has."""
         returned = params.values(values or (), None, "NAME=VALUE")
-        async with desk.client() as client:
+        async with terminal.client() as client:
             await client.topics.complete(id, returned, actor=actor())
-        _done(desk, "completed", id)
+        _done(terminal, "completed", id)
 
-    @verb(topics, "fail")
+    @command(topics, "fail")
     async def fail(
-        desk: Desk,
+        terminal: Terminal,
         id: HandlerRun,
-        reason: Annotated[str, typer.Argument(metavar="REASON", help="Why it cannot be done.")],
+        reason: Annotated[str, typer.Argument(metavar="REASON", help="Why the handler could not do it.")],
     ) -> None:
-        """Say that what the run of a handler was to do cannot be done, and that nothing of it is left."""
-        async with desk.client() as client:
+        """Fail the run of a handler that no engine has. Do so only if nothing of its work is left to be undone."""
+        async with terminal.client() as client:
             await client.topics.fail(id, reason, actor=actor())
-        _done(desk, "failed", id)
+        _done(terminal, "failed", id)
 
-    @verb(topics, "complete-rollback")
-    async def complete_rollback(desk: Desk, id: HandlerRun) -> None:
-        """Say that what somebody outside did for a handler is undone, as its emitter asked for."""
-        async with desk.client() as client:
+    @command(topics, "complete-rollback")
+    async def complete_rollback(terminal: Terminal, id: HandlerRun) -> None:
+        """Complete the rollback of such a handler's run.
+
+        Use it for a handler that no engine has, once what it did is undone, as the emitter asked."""
+        async with terminal.client() as client:
             await client.topics.complete_rollback(id, actor=actor())
-        _done(desk, "rolled back", id)
+        _done(terminal, "rolled back", id)
 
 
-def _add_roots(roots: typer.Typer) -> None:
-    @verb(roots, "cancel")
-    async def cancel(desk: Desk, id: Root, reason: Why = "") -> None:
-        """Have a hierarchy, or the part of it from a run on, give up: each run rolls back at its next step boundary."""
+def _add_roots(topics: typer.Typer) -> None:
+    @command(topics, "hierarchy")
+    async def hierarchy(terminal: Terminal, id: Root) -> None:
+        """Show what followed from a message.
+
+        It shows the events of each message of the hierarchy, in order. Its runs: perdure runs tree."""
+        async with terminal.client() as client:
+            found = await client.handle(id).hierarchy()
+        if terminal.as_json:
+            terminal.document(found)
+            return
+        rows = [
+            (one.at, one.topic, one.kind, one.name, one.scope, "" if one.failure is None else one.failure.text)
+            for one in found.events
+        ]
+        terminal.table(("at", "topic", "kind", "name", "run", "failure"), rows, empty="nothing has happened")
+
+    @command(topics, "cancel")
+    async def cancel(terminal: Terminal, id: Root, reason: Reason = "") -> None:
+        """Cancel a hierarchy, or the part of it below a run. Each run rolls back at its next step boundary."""
         from perdure.api.hierarchies import cancel_or_refuse
 
-        async with desk.client() as client:
+        async with terminal.client() as client:
             with _advised():
                 await cancel_or_refuse(client.session, id, reason=reason, actor=actor())
-        _done(desk, "cancelled", id)
+        _done(terminal, "cancelled", id)
 
-    @verb(roots, "cancel-token")
+    @command(topics, "cancel-token")
     async def cancel_by_token(
-        desk: Desk,
-        name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the cancellation token.")],
-        reason: Why = "",
+        terminal: Terminal,
+        name: Annotated[str, typer.Argument(metavar="NAME", help="The cancellation token's name.")],
+        reason: Reason = "",
     ) -> None:
-        """Have all runs give up that were emitted with a cancellation token, and those that will be."""
+        """Cancel a cancellation token.
+
+        All runs that were emitted with it roll back, and so will those that are emitted later."""
         from perdure.models.cooperation.context import CancellationToken
 
-        async with desk.client() as client:
+        async with terminal.client() as client:
             is_first = await client.topics.cancel_token(CancellationToken(name), reason=reason, actor=actor())
-        _done(desk, "cancelled" if is_first else "cancelled before", name)
+        _done(terminal, "cancelled" if is_first else "cancelled before", name)
 
-    @verb(roots, "roll-back")
-    async def roll_back(desk: Desk, id: Root, reason: Why = "") -> None:
-        """Undo a hierarchy that has ended, or the part of it from a run on."""
+    @command(topics, "roll-back")
+    async def roll_back(terminal: Terminal, id: Root, reason: Reason = "") -> None:
+        """Roll back a hierarchy that has ended.
+
+        With the id of a run, only the part from that run on is rolled back."""
         from perdure.api.hierarchies import roll_back_or_refuse
 
-        async with desk.client() as client:
+        async with terminal.client() as client:
             await roll_back_or_refuse(client.session, id, reason=reason, actor=actor())
-        _done(desk, "rolling back", id)
+        _done(terminal, "rolling back", id)
 
 
-def _done(desk: Desk, what: str, id: str) -> None:
-    if desk.as_json:
-        desk.document({"result": what, "id": id})
+def _done(terminal: Terminal, what: str, id: str) -> None:
+    if terminal.as_json:
+        terminal.document({"result": what, "id": id})
     else:
-        desk.line(what, id)
+        terminal.line(what, id)
 
 
 __all__ = ["add_to"]

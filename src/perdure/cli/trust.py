@@ -1,7 +1,7 @@
-"""Whose files and folders are trusted: those that nobody but this user and root can change.
+"""Files that are trusted: those that nobody but this user and root can change.
 
-A project's file names modules to import, and the modules are looked for in its folder. So whoever can change the file,
-add a file beside it, or put another folder in the place of its folder, runs code as this user.
+A project's file names modules to import, and Python looks for the modules in the file's folder. So everybody who can
+change the file, add a file beside it, or replace its folder, can run code as this user.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from perdure.cli.failures import Refusal
+from perdure.cli.errors import Refusal
 
 _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
@@ -20,12 +20,12 @@ _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 def read_trusted(path: Path, above: Iterable[Path], hint: str) -> str:
     """Return the text of a file that only this user and root can have written.
 
-    `above` are the folders above the file's own, as far as they matter. One that others may write to is taken if it is
-    sticky: others cannot move or delete what they do not own there. The file's own folder has to be closed to others:
-    they could add modules to it. `hint` says what else the user can do. Raises Refusal, and OSError.
+    The file's own folder must not be writable for others: they could add modules to it. `above` are the folders above
+    it that were searched. One of these may be writable for others if it is sticky: then others cannot move or delete
+    what they do not own. `hint` says what else the user can do. Raises Refusal, and OSError.
     """
     with path.open("rb") as opened:
-        # What is read is what was checked, also if somebody replaces the file meanwhile.
+        # The check uses the open file, so that nobody can replace it between the check and the reading.
         if sys.platform != "win32":
             _check(path, os.fstat(opened.fileno()), hint)
             own = {path.parent, path.resolve().parent}

@@ -1,4 +1,4 @@
-"""From decisions to one batch: run and wait rows in their final state, journal and audit rows appended."""
+"""Building one batch from decisions: run and wait rows in their final state, journal and audit rows appended."""
 
 from __future__ import annotations
 
@@ -6,46 +6,59 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from perdure.kernel.artifacts import ArtifactWrites
 from perdure.kernel.batch import Batch, RunWrite, is_brief_change
 from perdure.kernel.cooperation import Cooperation
 from perdure.kernel.decision import Decision
 from perdure.kernel.invariants import check_entry
-from perdure.kernel.mail import answer, letter
+from perdure.kernel.mail import answer, mail_of
 from perdure.kernel.mailboxes import Mailbox
 from perdure.kernel.ops import Op
+from perdure.kernel.readiness import Readiness
 from perdure.kernel.records import Entry, Event, Run
 from perdure.kernel.rules.delivery import FromCommit
-from perdure.kernel.stock import Stock
+from perdure.kernel.shared import SharedWrites
+from perdure.kernel.tasks import TaskWrites
 
 
 class BatchBuilder:
-    """A batch in the making, with the state its runs and their mailboxes will have once it is committed."""
+    """Builds a batch, and has the state that its runs, their mailboxes and their readiness will have once the batch is
+    committed."""
 
-    __slots__ = ("_winning", "batch", "children", "mailboxes", "runs", "writes")
+    __slots__ = ("_places", "_winning", "batch", "children", "mailboxes", "readiness", "runs", "writes")
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         self.runs: dict[str, Run] = {}
         self.mailboxes: dict[str, Mailbox] = {}
-        self.children: dict[str, list[str]] = {}  # of these runs, new in this batch and not detached
+        self.readiness: dict[str, Readiness] = {}
+        self.children: dict[str, list[str]] = {}  # by parent: the children that are new in this batch and not detached
         self.writes = 0
-        self._winning: set[str] = set()  # runs that were given an event in this batch
+        self._winning: dict[str, dict[str, None]] = {}  # by run: the positions that events have won in this batch
+        self._places: dict[str, int] = {}  # by event id: where in the batch the events are that were sent to one run
 
     def add(self, before: Run | None, decision: Decision) -> None:
-        """Take in a decision about a run that was `before` (None: not there, or it is about no run)."""
+        """Add a decision about a run whose state was `before` (None: the run is new, or the decision is about no
+        run)."""
         run = decision.run
-        if decision.events or decision.spread or decision.letter:
+        if decision.events or decision.spread or decision.dead_letter:
             self._add_events(decision)
         elif decision.proof:
             self.writes += 1
         if decision.cooperation is not None:
             self.add_cooperation(decision.cooperation)
-        for op in decision.letters:
-            self.post(op, is_awaited=False)
+        for op in decision.mail:
+            self.leave_mail(op, is_awaited=False)
+        if decision.tasks is not None:
+            self._add_tasks(decision.tasks)
+        if decision.shared is not None:
+            self._add_shared(decision.shared)
         if run is None:
             return
         batch = self.batch
         self.runs[run.id] = run
+        if decision.readiness is not None:
+            self.readiness[run.id] = decision.readiness
         if decision.entries:
             batch.journal += decision.entries
             self.writes += 1
@@ -65,26 +78,26 @@ class BatchBuilder:
             self._add_waits(run.id, decision)
         if decision.published or decision.stream_items:
             self._add_said(decision)
-        if decision.stock is not None:
-            self._add_stock(decision.stock)
+        if decision.artifacts is not None:
+            self._add_artifacts(decision.artifacts)
         if decision.mailbox is not None or decision.guard or decision.consumed or decision.events_read:
             self._add_rest(before, run.id, decision)
 
     def answer(self, mail_id: int, reply: Any) -> None:
-        """The batch consumes a mail, and this is the answer to it."""
+        """Consume a mail with this batch, and answer it with this reply."""
         self.batch.mail_done[mail_id] = answer(reply)
         self.writes += 1
 
-    def post(self, op: Op, *, is_awaited: bool) -> str:
-        """Leave an op for the engine that owns its run; the slot for the answer."""
+    def leave_mail(self, op: Op, *, is_awaited: bool) -> str:
+        """Leave an op for the engine that owns its run. Return the slot for the answer; "" if nobody awaits one."""
         batch = self.batch
         slot = f"{batch.engine_id}/{batch.number}/{len(batch.mail)}" if is_awaited else ""
-        batch.mail.append(letter(op, batch.engine_id, slot))
+        batch.mail.append(mail_of(op, batch.engine_id, slot))
         self.writes += 1
         return slot
 
     def add_entries(self, entries: tuple[Entry, ...]) -> None:
-        """Take in a plain advance of a run whose state stays as it is."""
+        """Add the entries of a plain advance, which does not change the run's state. Raises InvariantViolated."""
         for entry in entries:
             check_entry(entry)
         self.batch.journal += entries
@@ -139,8 +152,9 @@ class BatchBuilder:
             batch.waits[run_id, wait.position, wait.option] = wait
 
     def _take_back(self, run_id: str, position: str | None) -> None:
-        """What this very batch gave to a position (None: to all of a run) that is gone again was never given."""
-        if run_id not in self._winning:
+        """Take back what this very batch gave to a position (None: to all positions of a run) that is gone again."""
+        winning = self._winning.get(run_id)
+        if winning is None or (position is not None and position not in winning):
             return
         batch = self.batch
         for index, event in enumerate(batch.events):
@@ -150,6 +164,10 @@ class BatchBuilder:
             batch.events_given = [
                 given for given in batch.events_given if given[0] != run_id or position not in (None, given[2])
             ]
+        if position is None:
+            winning.clear()
+        else:
+            del winning[position]
 
     def _add_said(self, decision: Decision) -> None:
         batch = self.batch
@@ -161,14 +179,26 @@ class BatchBuilder:
             if known is None or (value.mark or (0, 0)) > (known.mark or (0, 0)):
                 batch.published[key] = value
 
-    def _add_stock(self, stock: Stock) -> None:
+    def _add_artifacts(self, artifacts: ArtifactWrites) -> None:
         self.writes += 1
-        if self.batch.stock is None:
-            self.batch.stock = Stock()
-        self.batch.stock.add(stock)
+        if self.batch.artifacts is None:
+            self.batch.artifacts = ArtifactWrites()
+        self.batch.artifacts.add(artifacts)
+
+    def _add_tasks(self, tasks: TaskWrites) -> None:
+        self.writes += 1
+        if self.batch.tasks is None:
+            self.batch.tasks = TaskWrites()
+        self.batch.tasks.add(tasks)
+
+    def _add_shared(self, shared: SharedWrites) -> None:
+        self.writes += 1
+        if self.batch.shared is None:
+            self.batch.shared = SharedWrites()
+        self.batch.shared.add(shared)
 
     def add_cooperation(self, added: Cooperation) -> None:
-        """Take in what a run of an operation wrote whose state stays as it is."""
+        """Add the rows that an operation's run wrote."""
         self.writes += 1
         if self.batch.cooperation is None:
             self.batch.cooperation = Cooperation()
@@ -184,13 +214,15 @@ class BatchBuilder:
             batch.pending_max[decision.reply.event_id] = 0 if decision.reply.strict else decision.reply.pending_max
         if decision.spread is not None:
             batch.spread.append(decision.spread)
-        if decision.letter is not None:
-            batch.letters_gone.append(decision.letter)
+        if decision.dead_letter is not None:
+            batch.dead_letters_gone.append(decision.dead_letter)
 
     def _add_event(self, event: Event) -> None:
+        if event.run_id is not None:
+            self._places[event.id] = len(self.batch.events)
         self.batch.events.append(event)
         if event.position is not None:
-            self._winning.add(event.run_id or "")
+            self._winning.setdefault(event.run_id or "", {})[event.position] = None
         if event.key is not None:
             self.batch.keys[event.key] = event.id
 
@@ -198,14 +230,12 @@ class BatchBuilder:
         batch = self.batch
         if decision.mailbox is not None:
             self.mailboxes[run_id] = decision.mailbox
-        if decision.events_given:
-            self._winning.add(run_id)
         for event in decision.events_given:
-            # One that is new in this batch is written with what it has won.
-            for index, known in enumerate(batch.events):
-                if known.id == event.id:
-                    batch.events[index] = replace(known, position=event.position, option=event.option)
-                    break
+            self._winning.setdefault(run_id, {})[event.position or ""] = None
+            # An event that is new in this batch is written with the position that it has won.
+            index = self._places.get(event.id)
+            if index is not None:
+                batch.events[index] = replace(batch.events[index], position=event.position, option=event.option)
             else:
                 batch.events_given.append((run_id, event.id, event.position or "", event.option))
             self.writes += 1

@@ -1,6 +1,6 @@
-"""Callers from outside who wait for a store that does not answer: each is told after `patience_s`.
+"""Callers from outside who wait for a store that does not answer: each gets StoreUnavailable after `patience_s`.
 
-A request may fail again and again, or hang. So callers are looked at after each failure, and once a second while a
+A request may fail again and again, or hang. So callers are checked after each failure, and once a second while a
 request is under way.
 """
 
@@ -10,8 +10,10 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Literal, TypeVar
 
-from perdure.coordinator.inbox import Inbox, Item
+from perdure.coordinator.inbox import Inbox
+from perdure.coordinator.items import Item
 from perdure.coordinator.patience import unavailable
+from perdure.coordinator.silence import Silences, call_began
 from perdure.errors import StoreError, StoreUnavailable
 
 _LOOK_EVERY_S: Final = 1.0
@@ -22,25 +24,26 @@ Kind = Literal["read", "commit"]
 
 
 class Callers:
-    """Whose patience is at its end. Used on the loop only."""
+    """Finds the callers that have waited too long, and answers them. Used on the loop only."""
 
     def __init__(self, inbox: Inbox, patience_s: float) -> None:
         self._inbox = inbox
         self._patience_s = patience_s
         self._batch: Sequence[Item] = ()
-        self._has_given_up = False  # somebody whose op was taken with the last batch
+        self._has_given_up = False  # a caller whose op was taken with the last batch
         self._is_committing = False
-        self._unanswered: dict[Kind, float] = {}  # since when the store has answered no such request
+        self._unanswered: dict[Kind, float] = {}  # since when the store has answered no request of this kind
         self._failure: StoreError | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.looked: Callable[[], object] | None = None  # called whenever callers are looked at
+        self.silences = Silences()
+        self.looked: Callable[[], object] | None = None  # called whenever callers were checked
 
     def begin(self) -> None:
-        """A batch was taken from the inbox, which has no ops of callers who have given up."""
+        """Note that a batch was taken from the inbox, which has no ops of callers who have given up."""
         self._has_given_up = False
 
     def asking(self, kind: Kind, batch: Sequence[Item] | None = None) -> None:
-        """A request is sent to the store, for these ops if given."""
+        """Note that a request is sent to the store, for these ops if given."""
         loop = asyncio.get_running_loop()
         self._unanswered.setdefault(kind, loop.time())
         self._is_committing = kind == "commit"
@@ -50,8 +53,11 @@ class Callers:
             self._timer = loop.call_later(_LOOK_EVERY_S, self._look)
 
     def answered(self, kind: Kind) -> None:
-        """The store has answered. It may read and still not write: then callers go on waiting for it to write."""
-        self._unanswered.pop(kind, None)
+        """Note that the store has answered. It may answer reads and no writes: then callers go on waiting for a
+        commit."""
+        began = self._unanswered.pop(kind, None)
+        if began is not None and self._failure is not None:
+            self.silences.note(began, asyncio.get_running_loop().time())
         if kind == "commit":
             self._unanswered.clear()
             self._is_committing = False
@@ -59,22 +65,23 @@ class Callers:
             self._failure = None
 
     def failed(self, error: StoreError) -> None:
-        """The store could not do it; it is asked again."""
+        """Note that the store could not do it and is asked again. Answer the callers who have waited too long."""
         self._failure = error
         self._give_up()
 
     def overdue(self, since: float) -> StoreUnavailable | None:
-        """What a caller is told who has waited since a time; None if it is to wait."""
+        """Return the error for a caller who has waited since a time; None if the caller is to wait on."""
         if not self._unanswered:
             return None
-        waited = asyncio.get_running_loop().time() - max(since, min(self._unanswered.values()))
+        silent_since = max(since, min(self._unanswered.values()))
+        waited = asyncio.get_running_loop().time() - silent_since + self.silences.between(since, silent_since)
         return unavailable(waited, self._failure) if waited >= self._patience_s else None
 
     async def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait, as a caller, for work of the engine itself, which has ops committed. Raises StoreUnavailable: then the
-        work is cancelled, though not the ops that it has queued."""
+        """Wait, as a caller, for work of the engine itself that has ops committed. Raises StoreUnavailable: then the
+        work is cancelled, but the ops that it has queued are not."""
         loop = asyncio.get_running_loop()
-        since = loop.time()
+        since = loop.time() if (call := call_began.get()) is None else call
         task = loop.create_task(work)
         try:
             while not task.done():
@@ -86,18 +93,18 @@ class Callers:
             task.cancel()
 
     def has_given_up(self) -> bool:
-        """Whether somebody has whose op is in the batch."""
+        """Return whether a caller whose op is in the batch has given up."""
         return self._has_given_up and any(item.given_up for item in self._batch)
 
     def doubt(self, error: StoreError) -> None:
-        """It will not be found out whether the batch was written: tell its callers so."""
+        """Raise StoreUnavailable in the callers of a batch whose outcome will stay unknown."""
         for item in self._batch:
             if item.outside and not item.given_up:
                 item.given_up = self._has_given_up = True
                 item.refuse(unavailable(self._waited(item), error, is_unknown=True))
 
     def rest(self) -> None:
-        """Nobody waits any more."""
+        """Stop checking callers: nobody waits any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -105,7 +112,7 @@ class Callers:
         self._batch = ()
 
     def waiting(self, items: list[Item]) -> list[Item]:
-        """Leave out the ops of callers who have given up."""
+        """Return the ops without those of callers who have given up."""
         if not self._has_given_up:
             return items
         for item in items:

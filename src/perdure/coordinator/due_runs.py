@@ -1,7 +1,7 @@
-"""Waking runs that are due and that nobody has in memory: many are read at once, and run ahead before they are claimed.
+"""Waking runs that are due and that no engine owns: many are read at once, and run ahead before they are claimed.
 
-A run that only sleeps can be replayed before it is this engine's, since workflow code touches nothing. What it does
-once its timer fires is committed together with the claim. If somebody else gets the run first, the commit is refused,
+A run that only sleeps can be replayed before this engine owns it, since workflow code touches nothing. What it does
+once its timer fires is committed together with the claim. If another engine gets the run first, the commit is refused,
 and what ran ahead never happened.
 """
 
@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 
 from perdure.coordinator.coordinator import Coordinator
 from perdure.coordinator.damage import damage_to
+from perdure.coordinator.listener import Background
+from perdure.coordinator.timers import Timers
 from perdure.kernel.ops import Advance, Wake
 from perdure.kernel.records import Run
 from perdure.kernel.rules.delivery import taken
@@ -29,47 +31,55 @@ _WOKEN_PER_TURN: Final = 32  # Each may be replayed: together a few milliseconds
 Answered = Callable[[Any, BaseException | None], object]
 
 
-class Waker:
-    """Who is to be woken while the store is being read is read next, with all others.
+class Preparer(Protocol):
+    """Lets runs go on before they are claimed."""
 
-    `prepare` lets a run that nobody has go on as far as it can without being claimed, and returns what is to be
-    committed (None: nothing can be said before); `forgo` takes that back. `served` is called after each read.
-    """
+    def prepare(self, run: Run, journal: Journal) -> Advance | None:
+        """Let a run that nobody owns go on as far as it can without being claimed. Return what is to be committed; None
+        if the run must be claimed first."""
+        ...
+
+    def forgo(self, run_id: str) -> None:
+        """Drop what a run did in `prepare`: it was not committed."""
+        ...
+
+
+class Waker:
+    """Reads runs that are to be woken, in groups, and wakes them. A run that is asked for during a read is read in the
+    next group. After each read there is room for more timers to fire."""
 
     def __init__(
         self,
         store: Store,
         coordinator: Coordinator,
         clock: Clock,
+        timers: Timers,
         *,
-        prepare: Callable[[Run, Journal], Advance | None],
-        forgo: Callable[[str], None],
-        served: Callable[[], object],
-        background: Callable[[Coroutine[Any, Any, None]], None],
+        preparer: Preparer,
+        tasks: Background,
     ) -> None:
         self._store = store
         self._coordinator = coordinator
         self._clock = clock
-        self._prepare = prepare
-        self._forgo = forgo
-        self._served = served
-        self._background = background
+        self._timers = timers
+        self._preparer = preparer
+        self._tasks = tasks
         self._asked: deque[tuple[str, Answered]] = deque()
         self._is_reading = False
         self._unserved = 0
 
     @property
     def reading(self) -> int:
-        """How many runs are being read, or wait for it."""
+        """How many runs are being read, or wait to be read."""
         return self._unserved
 
     def wake(self, run_id: str, answered: Answered) -> None:
-        """Go on with a run if nobody has it. `answered` is called as by `Coordinator.enqueue`."""
+        """Go on with a run if nobody owns it. `answered` is called as by `Coordinator.enqueue`."""
         self._asked.append((run_id, answered))
         self._unserved += 1
         if not self._is_reading:
             self._is_reading = True
-            self._background(self._read_all())
+            self._tasks.background(self._read_all())
 
     async def _read_all(self) -> None:
         try:
@@ -77,7 +87,7 @@ class Waker:
                 group = [self._asked.popleft() for _ in range(min(_READ_AT_ONCE, len(self._asked)))]
                 found = await self._read([run_id for run_id, _ in group])
                 await self._wake_all(group, found)
-                self._served()
+                self._timers.go_on()
         finally:
             self._is_reading = False
             self._unserved = len(self._asked)
@@ -85,8 +95,8 @@ class Waker:
     async def _read(self, ids: list[str]) -> dict[str, tuple[LoadedRun, Journal]]:
         try:
             return await self._store.load_whole(ids)
-        except Exception as error:  # noqa: BLE001 - the coordinator reads them anew, and deals with whatever it is
-            log.debug("%d runs that are due are read one by one: %s", len(ids), error)
+        except Exception as error:  # noqa: BLE001 - the coordinator reads the runs again, and handles the error
+            log.debug("%d due runs are read one by one: %s", len(ids), error)
             return {}
 
     async def _wake_all(self, group: list[tuple[str, Answered]], found: dict[str, tuple[LoadedRun, Journal]]) -> None:
@@ -118,22 +128,26 @@ class Waker:
             self._coordinator.enqueue(Wake(run_id=run_id, at=at), answered)
             return
         loaded, journal = found
-        then = self._prepare(taken(loaded.run, self._coordinator.engine.id), journal) if not loaded.events else None
+        then = (
+            self._preparer.prepare(taken(loaded.run, self._coordinator.engine.id), journal)
+            if not loaded.events
+            else None
+        )
         if then is None:
             self._coordinator.wake(Wake(run_id=run_id, at=at), loaded, answered)
             return
 
-        def told(reply: Any, error: BaseException | None) -> None:
+        def decided(reply: Any, error: BaseException | None) -> None:
             if error is not None or reply is not True:
-                self._forgo(run_id)
+                self._preparer.forgo(run_id)
             answered(reply, error)
 
-        self._coordinator.wake(Wake(run_id=run_id, at=at, then=then), loaded, told)
+        self._coordinator.wake(Wake(run_id=run_id, at=at, then=then), loaded, decided)
 
 
 def _is_waiting(loaded: LoadedRun) -> bool:
-    """Whether a run that is sound waits, and nobody has it: then waking it changes its row, which is written only if
-    the run has not changed since it was read."""
+    """Return whether a run is sound, waits, and has no living owner. Then waking it changes its row, which is written
+    only if the run has not changed since it was read."""
     run = loaded.run
     is_free = run.owner is None or loaded.forsaken
     return is_free and run.status is Status.SUSPENDED and run.hold is None and damage_to(loaded) is None

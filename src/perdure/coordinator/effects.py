@@ -1,47 +1,58 @@
-"""What was decided and is committed, in the order of committing, until it is performed."""
+"""The effects of commits: they are kept in the order of the commits until they are performed."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
+from perdure.coordinator.listener import EffectListener
 from perdure.kernel.effects import Effect
 from perdure.kernel.pieces import parts
 
 
 class Effects:
     """Performs effects in plain callbacks, never in a task: workflow code runs on loops of its own, which must not nest
-    in one. One commit may begin ten thousand children, so each part of the effects has a turn of its own.
+    in a task. One commit may begin ten thousand children, so each part of the effects is done in its own turn of the
+    loop.
+
+    Once all added effects are performed, it calls `performed` of the listener, even if there were none.
     """
 
-    def __init__(self, perform: Callable[[Iterable[Effect]], None]) -> None:
-        self._perform = perform
+    def __init__(self, listener: EffectListener) -> None:
+        self._listener = listener
         self._waiting: deque[Sequence[Effect]] = deque()
+        self._is_due = False  # The next part, or the listener, is in the loop's queue.
 
     def add(self, effects: Sequence[Effect]) -> None:
-        """Have effects performed after all that were added before."""
-        is_first = not self._waiting
+        """Add effects, which are performed after all that were added before."""
         self._waiting.extend(part for _, part in parts(effects))
-        if is_first and self._waiting:
+        if not self._is_due:
+            self._is_due = True
             asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
         try:
-            self._perform(self._waiting[0])
+            if self._waiting:
+                self._listener.perform(self._waiting[0])
         finally:
-            self._waiting.popleft()
+            if self._waiting:
+                self._waiting.popleft()
             if self._waiting:
                 asyncio.get_running_loop().call_soon(self._next)
+            else:
+                self._is_due = False
+                self._listener.performed()
 
     async def performed(self) -> None:
-        """Wait until all that were added are performed, for one turn of the loop at least."""
+        """Wait until all added effects are performed, for at least one turn of the loop."""
         await asyncio.sleep(0)
-        while self._waiting:  # noqa: ASYNC110 - each turn of the loop performs a part
+        while self._is_due:  # noqa: ASYNC110 - each turn of the loop performs a part
             await asyncio.sleep(0)
 
     def stop(self) -> None:
-        """Perform at most the part that is next: the engine has ended, and whoever takes its runs over goes on."""
+        """Perform at most the next part: the engine has ended, and the engine that takes over its runs does the
+        rest."""
         while len(self._waiting) > 1:
             self._waiting.pop()
 

@@ -12,14 +12,15 @@ Ended = tuple[Run, Outcome]
 
 
 class Followers:
-    """Who follows which run. Everybody is woken by what the coordinator has committed, and told once."""
+    """Callers by the run that they follow. Commits of the coordinator wake them. The end of a run is reported once."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[asyncio.Future[Ended | None]]] = {}
         self.readers: dict[str, set[asyncio.Event]] = {}
 
     async def until_ended(self, run_id: str) -> Ended | None:
-        """Wait for the end of a run that this process has; None if it lost the run before. Raises what `close` got."""
+        """Wait for the end of a run that this process owns. Return None if the process loses the run first. Raises the
+        error that `close` is called with."""
         waiter: asyncio.Future[Ended | None] = asyncio.get_running_loop().create_future()
         waiters = self._waiting.setdefault(run_id, [])
         waiters.append(waiter)
@@ -29,37 +30,37 @@ class Followers:
             waiters.remove(waiter)
 
     @contextmanager
-    def news_of(self, run_id: str) -> Generator[asyncio.Event]:
-        """An event that is set whenever there may be something new to read of a run."""
-        news = asyncio.Event()
-        self.readers.setdefault(run_id, set()).add(news)
+    def changes_of(self, run_id: str) -> Generator[asyncio.Event]:
+        """Yield an event that is set whenever there may be something new to read of a run."""
+        changed = asyncio.Event()
+        self.readers.setdefault(run_id, set()).add(changed)
         try:
-            yield news
+            yield changed
         finally:
             readers = self.readers.get(run_id, set())
-            readers.discard(news)
+            readers.discard(changed)
             if not readers:
                 self.readers.pop(run_id, None)
 
     def published(self, run_id: str) -> None:
-        """A run has written something to read."""
-        for news in self.readers.get(run_id, ()):
-            news.set()
+        """Wake the readers of a run, which has written something to read."""
+        for changed in self.readers.get(run_id, ()):
+            changed.set()
 
     def ended(self, run_id: str, ended: Ended | None) -> None:
-        """A run has ended, or (with None) this process no longer has it."""
+        """Wake all who follow a run that has ended, or (with None) that this process no longer owns."""
         self.published(run_id)
         for waiter in self._waiting.pop(run_id, ()):
             if not waiter.done():
                 waiter.set_result(ended)
 
     def close(self, error: BaseException) -> None:
-        """Nothing will come any more: everybody who waits gets the error."""
+        """Raise the error in everybody who waits: nothing will come any more."""
         for waiters in self._waiting.values():
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_exception(error)
-                    waiter.exception()  # The caller that waits gets it; asyncio need not report it as well.
+                    waiter.exception()  # The waiting caller gets it; asyncio need not report it as well.
         self._waiting.clear()
         for run_id in list(self.readers):
             self.published(run_id)

@@ -1,7 +1,7 @@
-"""The queue of ops. Bounded for callers from outside, who feel it as waiting; never for the engine itself.
+"""The queue of ops. It is bounded for callers from outside, who wait while it is full, and unbounded for the engine.
 
-It has three lanes: for what callers ask, for what timers bring, and for all else, by which runs go on. Each batch has
-something of each, so that neither a hundred thousand overdue timers nor as many callers make the others wait.
+It has three lanes: one for ops of callers, one for ops of timers, and one for all other ops, by which runs go on. Each
+batch has ops of each lane, so that neither a hundred thousand overdue timers nor as many callers make the others wait.
 """
 
 from __future__ import annotations
@@ -13,62 +13,14 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final
 
-from msgspec import Struct
+from perdure.coordinator.items import Item
+from perdure.kernel.ops import Retry, Wake
 
-from perdure.kernel.ops import Op, Retry, Wake
-
-_FORGET_AFTER: Final = 1_000  # runs that have no op any more in a lane that was not empty since
-
-
-class Callback:
-    """Stands for a future that nobody awaits: calls with the answer and None, or with None and what was raised."""
-
-    __slots__ = ("_call",)
-
-    def __init__(self, call: Callable[[Any, BaseException | None], object]) -> None:
-        self._call: Callable[[Any, BaseException | None], object] | None = call
-
-    def done(self) -> bool:
-        return self._call is None
-
-    def set_result(self, value: Any) -> None:
-        self._answer(value, None)
-
-    def set_exception(self, error: BaseException) -> None:
-        self._answer(None, error)
-
-    def _answer(self, value: Any, error: BaseException | None) -> None:
-        call, self._call = self._call, None
-        if call is not None:
-            call(value, error)
-
-
-class Item(Struct, eq=False, gc=False):
-    """An op in the queue and whoever waits for its reply. `mail` is the id of the mail that brought it, if one did;
-    `is_due` says that a timer did. `number` counts the items of a queue, in the order in which they came.
-
-    A caller from outside waits since the loop's time was `since`, and may have given up: then it was told so."""
-
-    op: Op
-    reply: asyncio.Future[Any] | Callback | None
-    outside: bool
-    mail: int = 0
-    since: float = 0.0
-    given_up: bool = False
-    is_due: bool = False
-    number: int = 0
-
-    def answer(self, value: Any) -> None:
-        if self.reply is not None and not self.reply.done():
-            self.reply.set_result(value)
-
-    def refuse(self, error: BaseException) -> None:
-        if self.reply is not None and not self.reply.done():
-            self.reply.set_exception(error)
+_FORGET_AFTER: Final = 1_000  # runs that are kept in `_own_runs` although they have no op in that lane any more
 
 
 class Lane:
-    """Ops in the order of coming."""
+    """Ops in the order of arrival."""
 
     __slots__ = ("items",)
 
@@ -77,12 +29,13 @@ class Lane:
 
     @property
     def begins_a_batch(self) -> bool:
-        """Whether its first op is a retry. That rewrites a run's journal, so it starts a batch of its own instead of
+        """Whether the lane's first op is a retry. A retry rewrites a run's journal, so it starts a new batch instead of
         joining writes that it undoes."""
         return bool(self.items) and type(self.items[0].op) is Retry
 
     def take(self, taken: list[Item], ops_max: int, bytes_max: int) -> int:
-        """Move up to so many ops to a batch, unless they have too many bytes; how many bytes they have."""
+        """Move up to `ops_max` ops to a batch, unless they have more than `bytes_max` bytes. Return how many bytes they
+        have."""
         items = self.items
         size = count = 0
         for item in islice(items, ops_max):
@@ -101,7 +54,7 @@ class Lane:
 
 
 class DueLane(Lane):
-    """Ops that timers have brought. A wake-up with what the run does then is two of them."""
+    """Ops that timers have brought. A wake-up that also brings what the run does next counts as two ops."""
 
     __slots__ = ()
 
@@ -127,10 +80,10 @@ class Inbox:
 
     def __init__(self, *, outside_max: int, batch_ops_max: int, batch_bytes_max: int) -> None:
         self._own, self._outside, self._due = Lane(), Lane(), DueLane()
-        self._own_runs: set[str] = set()  # which have ops in that lane, or had since it was empty
-        self._elsewhere: dict[str, tuple[Lane, int]] = {}  # of other runs: in which lane their ops are, and how many
+        self._own_runs: set[str] = set()  # runs that have ops in the lane `_own`, or had some since it was empty
+        self._elsewhere: dict[str, tuple[Lane, int]] = {}  # by other runs: the lane of their ops, and how many
         self.is_firing = False
-        self._had_others = False  # beside what timers had brought, in the last batch
+        self._had_others = False  # The last batch had ops that no timer had brought.
         self._count = 0
         self._room = outside_max
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -143,12 +96,13 @@ class Inbox:
 
     @property
     def due(self) -> int:
-        """How many ops wait that timers have brought."""
+        """How many ops of timers are queued."""
         return len(self._due.items)
 
     @contextmanager
     def firing(self) -> Generator[None]:
-        """Timers fire: what is owed meanwhile shares batches with all else, and does not stand before it."""
+        """Put the ops that are enqueued inside this block into the lane of timers, so that they do not delay other
+        ops."""
         self.is_firing = True
         try:
             yield
@@ -156,7 +110,8 @@ class Inbox:
             self.is_firing = False
 
     def enter(self) -> Coroutine[Any, Any, None] | None:
-        """Take room for an op from outside; if there is none, what to wait for, in the order of coming, to have it."""
+        """Take room for an op from outside. If there is none, return what to await: callers get room in the order of
+        arrival."""
         if self._room:
             self._room -= 1
             return None
@@ -169,11 +124,11 @@ class Inbox:
             await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
-                self.leave()  # Its turn had come, and now is the next one's.
+                self.leave()  # The caller had got room and gave up: the next caller gets it.
             raise
 
     def leave(self) -> None:
-        """An op from outside has been answered: let the next caller in."""
+        """Give the room of an answered op from outside to the next caller."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -196,7 +151,8 @@ class Inbox:
             self._awaited.set_result(None)
 
     def _lane_for(self, run_id: str, item: Item) -> Lane:
-        """The lane in which the run's ops are already, or the one that fits. An op of no run has no order to keep."""
+        """Return the lane in which the run's ops are already, or the one that fits. An op of no run has no order to
+        keep."""
         fitting = self._due if item.is_due else self._outside if item.outside else self._own
         if not run_id:
             return fitting
@@ -207,18 +163,18 @@ class Inbox:
         return lane
 
     def put_back(self, items: Sequence[Item]) -> None:
-        """Those of what `empty` gave that are still to be done."""
+        """Queue items again that `empty` returned, in their order."""
         for item in items:
             self.put(item)
 
     def take(self) -> list[Item]:
-        """The ops of the next batch: all that wait, up to the bounds. If there are more, each lane has a quarter at
-        least, and callers come last for the rest: what was begun is finished before more is begun.
+        """Return the ops of the next batch: all that are queued, up to the bounds. If more are queued, each lane gets
+        at least a quarter of the batch. For the rest callers come last: runs go on before new ones are begun.
 
-        At most three quarters of a batch are what timers have brought, and three eighths where few others wait for the
-        batch, or were in the last one and may be about to go on: the longer it takes, the longer they wait.
+        At most three quarters of a batch are ops of timers. It is three eighths if a few other ops wait for the batch,
+        or were in the last one and may be about to go on: the longer the batch takes, the longer they wait.
 
-        Within a batch ops stand in the order in which they came, whatever their lane.
+        Within a batch, ops are in the order of arrival, whatever their lane.
         """
         taken: list[Item] = []
         ops_max, bytes_left = self._batch_ops_max, self._batch_bytes_max
@@ -226,7 +182,7 @@ class Inbox:
         part = max(1, ops_max // 4)
         first = [(lane, 1, 1) for lane in (own, outside, due) if lane.begins_a_batch][:1]
         lanes_used = sum(bool(lane.items) for lane in (own, outside, due))
-        share = ops_max if len(self) <= ops_max else part  # All of them, if there are no more.
+        share = ops_max if len(self) <= ops_max else part  # All ops, if they fit one batch.
         turns = [*first]
         turns += [(own, share, 3), (outside, share, 2), (due, part, 1)]
         others = len(own.items) + len(outside.items)
@@ -261,7 +217,7 @@ class Inbox:
                     elsewhere[run_id] = lane, count - 1
 
     def remove(self, is_wanted: Callable[[Item], bool]) -> list[Item]:
-        """Take some out, wherever they stand."""
+        """Take the wanted items out of all lanes, and return them."""
         found: list[Item] = []
         kept: list[Item] = []
         for item in self.empty():

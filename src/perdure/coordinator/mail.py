@@ -1,8 +1,8 @@
-"""Mail between engines: what others ask of this engine's runs is decided as if it had been asked here, and what callers
-of this engine ask of others' runs is answered as if it had been decided here.
+"""Mail between engines. Ops that others send to this engine's runs are decided as if they had been submitted here. Ops
+that callers of this engine send to other engines' runs are answered as if they had been decided here.
 
-Mail is read as often as need be, and consumed once, by the commit that does what it asks. So a crash on either side
-loses nothing and does nothing twice.
+Mail may be read many times. It is consumed once, by the commit that does what it asks. So a crash on either side loses
+nothing and does nothing twice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from perdure.coordinator.coordinator import Coordinator
 from perdure.coordinator.patience import unavailable
 from perdure.errors import EngineBug, PerdureError, StoreError
 from perdure.kernel import mail
-from perdure.kernel.ops import CheckFence, Op, TellMembers
+from perdure.kernel.ops import CheckFence, NotifyMembers, Op
 from perdure.kernel.records import Mail
 from perdure.ports import Store
 
@@ -23,14 +23,14 @@ _READ_AT_ONCE = 500
 
 
 class MailRoom:
-    """The mail of one engine. `find_members` puts the next runs to be told, as a store has them, into a TellMembers; it
-    may raise StoreError."""
+    """The mail of one engine. `find_members` reads the next runs of a token from a store, and puts notices for them
+    into a NotifyMembers. It may raise StoreError."""
 
-    def __init__(self, store: Store, find_members: Callable[[TellMembers, Store], Awaitable[TellMembers]]) -> None:
+    def __init__(self, store: Store, find_members: Callable[[NotifyMembers, Store], Awaitable[NotifyMembers]]) -> None:
         self._store = store
         self._find_members = find_members
         self._awaited: dict[str, asyncio.Future[Any]] = {}
-        self._since: dict[str, float] = {}  # the loop's time at which each was asked for
+        self._since: dict[str, float] = {}  # by slot: the loop's time of the request
         self._away_since: float | None = None
         self._reading = asyncio.Lock()
 
@@ -40,7 +40,7 @@ class MailRoom:
         return bool(self._awaited)
 
     def expect(self, slot: str, reply: asyncio.Future[Any]) -> None:
-        """A caller's request has been left for another engine, which will put its answer into this slot."""
+        """Await the answer to a caller's request, which another engine will put into this slot."""
         self._awaited[slot] = reply
         self._since[slot] = asyncio.get_running_loop().time()
         reply.add_done_callback(lambda _: self._forget(slot))
@@ -50,33 +50,34 @@ class MailRoom:
         self._since.pop(slot, None)
 
     async def read(self, coordinator: Coordinator) -> bool:
-        """Have all mail decided that this engine may answer; whether that could be done. If not, a run has got another
-        owner meanwhile, or one that has died without this engine's knowing. Raises StoreError."""
+        """Have all mail decided that this engine may answer. Return whether all of it was. If not, a run has another
+        owner now, or its owner has died and this engine does not know it yet. Raises StoreError."""
         return await self._read(coordinator, self._store)
 
     async def read_for_caller(self, coordinator: Coordinator, patient_store: Store) -> None:
-        """As `read`, for a caller, who waits for the store as long as callers do. Raises StoreError: StoreUnavailable
-        if the store is away. What is not decided then is read again later."""
+        """Read mail as `read` does, for a caller, who waits for the store for at most `patience_s`. Raises StoreError:
+        StoreUnavailable if the store does not answer. Mail that is not decided then is read again later."""
         await coordinator.callers.wait_for(self._read(coordinator, patient_store))
 
     async def _read(self, coordinator: Coordinator, store: Store) -> bool:
         is_done = True
         async with self._reading:
-            while letters := await store.mail(coordinator.engine.id, _READ_AT_ONCE):
-                requests = [(await self._request(letter, store), letter.id) for letter in letters]
+            while mails := await store.mail(coordinator.engine.id, _READ_AT_ONCE):
+                requests = [(await self._request(one, store), one.id) for one in mails]
                 is_done = await coordinator.decide_mail(requests)
-                # The commit that tells some members may leave mail for this engine: about the next ones, or its runs.
-                has_members = any(isinstance(op, TellMembers) for op, _ in requests)
-                if (len(letters) < _READ_AT_ONCE and not has_members) or not is_done:
+                # The commit that notifies some members may leave mail for this engine: for the next members, or for its
+                # own runs.
+                has_members = any(isinstance(op, NotifyMembers) for op, _ in requests)
+                if (len(mails) < _READ_AT_ONCE and not has_members) or not is_done:
                     break
         return is_done
 
-    async def _request(self, letter: Mail, store: Store) -> Op:
-        op = _request(letter)
-        return await self._find_members(op, store) if isinstance(op, TellMembers) else op
+    async def _request(self, one: Mail, store: Store) -> Op:
+        op = _request(one)
+        return await self._find_members(op, store) if isinstance(op, NotifyMembers) else op
 
     async def collect(self) -> None:
-        """Hand the answers that have come to those who wait for them. Raises StoreError."""
+        """Hand the answers that have come to the callers who wait for them. Raises StoreError."""
         loop = asyncio.get_running_loop()
         self._away_since = loop.time() if self._away_since is None else self._away_since
         found = await self._store.collect(list(self._awaited))
@@ -84,14 +85,15 @@ class MailRoom:
         for slot, text in found.items():
             reply = self._awaited.get(slot)
             if reply is None or reply.done():
-                continue  # Whoever asked has given up meanwhile.
+                continue  # The caller has given up meanwhile.
             try:
                 reply.set_result(mail.reply_of(text))
             except PerdureError as error:
                 reply.set_exception(error)
 
     def lose_patience(self, error: StoreError, patience_s: float) -> None:
-        """The store cannot be asked for answers: tell those who have waited for long enough since that is so."""
+        """Raise StoreUnavailable in callers who have waited for `patience_s` since the store cannot be asked for
+        answers."""
         if self._away_since is None:
             return
         away_since, now = self._away_since, asyncio.get_running_loop().time()
@@ -103,21 +105,22 @@ class MailRoom:
         self.give_up(overdue)
 
     def give_up(self, overdue: Callable[[float], PerdureError | None]) -> None:
-        """Tell those who wait for answers for whom `overdue` has an error: it is given since when each has waited."""
+        """Raise the error that `overdue` returns in the callers who wait for answers. It gets the time since when each
+        has waited, and returns None for a caller who is to wait on."""
         for slot, reply in list(self._awaited.items()):
             if not reply.done() and (error := overdue(self._since[slot])) is not None:
                 reply.set_exception(error)
 
     def close(self, error: BaseException) -> None:
-        """Nobody will bring answers any more; what was asked may still be done."""
+        """Raise the error in all callers who wait for answers. Other engines may still do what was asked."""
         for reply in list(self._awaited.values()):
             if not reply.done():
                 reply.set_exception(error)
 
 
-def _request(letter: Mail) -> Op:
+def _request(one: Mail) -> Op:
     try:
-        return mail.request(letter)
+        return mail.request(one)
     except EngineBug as bug:
-        # From a newer engine, perhaps: whoever asked is told, instead of waiting for ever.
-        return CheckFence(run_id=letter.run_id, at=letter.at, error=str(bug))
+        # The mail may come from a newer engine. Its sender gets the error, instead of waiting for ever.
+        return CheckFence(run_id=one.run_id, at=one.at, error=str(bug))

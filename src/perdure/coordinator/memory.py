@@ -1,4 +1,4 @@
-"""What an engine has of its runs: their state and their mailboxes, as last committed. Memory follows the store."""
+"""An engine's memory of its runs: their state and their mailboxes, as last committed. Memory follows the store."""
 
 from __future__ import annotations
 
@@ -9,57 +9,60 @@ from perdure.kernel import mailboxes
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.effects import Deliver
 from perdure.kernel.mailboxes import EMPTY, Mailbox
+from perdure.kernel.readiness import Readiness
 from perdure.kernel.records import Outcome, Run
 from perdure.ports import LoadedRun
 
 
 class Memory:
-    """Runs of this engine, and those of their mailboxes that are not empty.
+    """The runs of this engine, their mailboxes unless they are empty, and the readiness of operations' runs.
 
-    `untaken` has the runs that a recovery has claimed and is about to take up, with their claims. `changed` has the
-    runs of which something new was learnt since the store was asked for a claim; None if it is not being asked.
+    `untaken` has the runs that a recovery has claimed and is about to take up, with their claims. While the store is
+    asked for a claim, `changed` has the runs whose state in memory has changed since; otherwise it is None.
     """
 
     def __init__(self) -> None:
         self.runs: dict[str, Run] = {}
         self.mailboxes: dict[str, Mailbox] = {}
+        self.readiness: dict[str, Readiness] = {}
         self.untaken: dict[str, int] = {}
         self.changed: set[str] | None = None
 
     def taken(self, run_id: str, claim: int) -> None:
-        """A `Take` was decided or refused. One that belongs to an earlier claim of the run changes nothing."""
+        """Note that a `Take` was decided or refused. One with an earlier claim of the run changes nothing."""
         if self.untaken.get(run_id) == claim:
             del self.untaken[run_id]
 
     def mailbox(self, run_id: str) -> Mailbox:
         return self.mailboxes.get(run_id, EMPTY)
 
-    def keep_box(self, run_id: str, mailbox: Mailbox) -> None:
+    def keep_mailbox(self, run_id: str, mailbox: Mailbox) -> None:
         if mailbox.is_empty:
             self.mailboxes.pop(run_id, None)
         else:
             self.mailboxes[run_id] = mailbox
 
     def adopt(self, loaded: Iterable[LoadedRun]) -> None:
-        """Runs of this engine, as they are stored; none of them is damaged."""
+        """Add runs of this engine as they are stored. None of them may be damaged."""
         for one in loaded:
             if self.changed is not None:
                 self.changed.add(one.run.id)
             self.runs[one.run.id] = one.run
-            self.keep_box(one.run.id, mailboxes.opened(one.waits, one.events))
+            self.keep_mailbox(one.run.id, mailboxes.opened(one.waits, one.events))
 
     def forget(self, run_ids: Iterable[str]) -> list[str]:
-        """Drop what is known of runs; those of which something was."""
+        """Remove runs from memory. Return those that were there."""
         if self.changed is not None:
             run_ids = list(run_ids)
             self.changed.update(run_ids)
         known = [run_id for run_id in run_ids if self.runs.pop(run_id, None) is not None]
         for run_id in known:
             self.mailboxes.pop(run_id, None)
+            self.readiness.pop(run_id, None)
         return known
 
     def follow(self, builder: BatchBuilder, committed: Committed) -> None:
-        """A batch is committed."""
+        """Take over the state of a committed batch."""
         runs, me = self.runs, builder.batch.engine_id
         if self.changed is not None:
             self.changed.update(builder.runs)
@@ -73,26 +76,31 @@ class Memory:
                 runs.pop(run_id, None)
                 if run_id in self.mailboxes:
                     del self.mailboxes[run_id]
+                if run_id in self.readiness:
+                    del self.readiness[run_id]
         for run_id, mailbox in builder.mailboxes.items():
             if run_id in runs:
-                self.keep_box(run_id, mailbox)
+                self.keep_mailbox(run_id, mailbox)
+        if builder.readiness:
+            self.readiness.update({run_id: known for run_id, known in builder.readiness.items() if run_id in runs})
         for run_id, waits, events in committed.taken:
-            self.keep_box(run_id, mailboxes.opened(waits, events))
+            self.keep_mailbox(run_id, mailboxes.opened(waits, events))
 
     def win(self, batch: Batch, committed: Committed) -> tuple[list[Deliver], list[str]]:
-        """What the transaction found out: what our own runs have won, and which winners nobody has."""
+        """Take over what the transaction found out. Return what this engine's runs have won, and the winners that no
+        living engine owns."""
         delivered: list[Deliver] = []
         unowned: list[str] = []
         for won in committed.won:
             if won.run_id not in self.runs:
-                if won.run_id not in committed.told:
+                if won.run_id not in committed.notified:
                     unowned.append(won.run_id)
                 continue
             mailbox = self.mailbox(won.run_id)
             if won.event is not None:
-                self.keep_box(won.run_id, mailboxes.give(mailbox, won.event))
+                self.keep_mailbox(won.run_id, mailboxes.give(mailbox, won.event))
             elif won.position not in mailbox.won:
-                self.keep_box(won.run_id, mailboxes.fire(mailbox, won.position, won.option))
+                self.keep_mailbox(won.run_id, mailboxes.fire(mailbox, won.position, won.option))
             outcome: tuple[Run, Outcome] | None = None
             if won.target is not None and (write := batch.runs.get(won.target)) is not None:
                 outcome = write.run, write.outcome or Outcome()

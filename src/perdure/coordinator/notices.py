@@ -1,4 +1,4 @@
-"""What people should know about: runs that are held, and a store that fails. One log line for each, and a count."""
+"""Log lines and counts for people: runs that are held, and a store that fails. Each is logged once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DETAILS_MAX_CHARS: Final = 2_000
 
 
 def todo(run: Run, hold: Hold) -> str:
-    """What to do about a run that is held. One that is being undone cannot be cancelled any more."""
+    """Return what to do about a held run. A run that is being undone cannot be cancelled any more."""
     is_undone = run.status in (Status.CANCELLING, Status.ROLLING_BACK)
     or_cancel = "" if is_undone else ", or cancel it"
     if hold.kind == "paused":
@@ -32,8 +32,8 @@ def todo(run: Run, hold: Hold) -> str:
 
 
 def note_hold(run: Run, hold: Hold, audit: Audit, holds: Counter[str]) -> None:
-    """Log and count a hold that is committed. Called for every audited change of a held run; `audit` is the last row
-    of it."""
+    """Log and count a hold that is committed. It is called for every audited change of a held run, and ignores changes
+    that are no hold. `audit` is the last row of the change."""
     if audit.became != hold.kind:
         return
     holds[hold.kind] += 1
@@ -47,7 +47,7 @@ def note_hold(run: Run, hold: Hold, audit: Audit, holds: Counter[str]) -> None:
 
 
 def entries_of(op: Advance | Cooperate) -> str:
-    """What a run did, for people."""
+    """Return what a run did, for people."""
     if isinstance(op, Cooperate):
         return ", ".join(f"{row.seq} ({row.type} {row.step or ''})" for row in op.added.events)
     return ", ".join(f"{entry.seq} ({entry.kind} {entry.name})" for entry in op.entries) or "its end"
@@ -61,12 +61,12 @@ class Stats(Struct, kw_only=True):
     resends: int = 0
     largest_batch: int = 0
     holds: Counter[str] = field(default_factory=Counter)  # by kind
-    outages: Counter[str] = field(default_factory=Counter)  # of the store, by what was asked of it
+    outages: Counter[str] = field(default_factory=Counter)  # of the store, by kind of request
 
 
 class Outage:
-    """Requests of one kind that the store fails to answer: the first failure is logged and counted as an outage, the
-    others are not, until a request succeeds. Used on the loop only."""
+    """Requests of one kind that the store fails to answer. The first failure is logged and counted as an outage. The
+    next ones are not, until a request succeeds. Used on the loop only."""
 
     def __init__(self, request: str, counts: Counter[str] | None = None) -> None:
         self.failures = 0
@@ -74,7 +74,7 @@ class Outage:
         self._counts = counts
 
     def failed(self, what: str, error: BaseException) -> None:
-        """A request failed and is repeated; `what` says which."""
+        """Note that a request failed and is repeated. `what` says which request."""
         self.failures += 1
         if self.failures > 1:
             log.debug("%s: %s", what, error)
@@ -84,7 +84,7 @@ class Outage:
         log.warning("%s: %s. What to do: check the database and the way to it (perdure doctor)", what, error)
 
     def worked(self) -> None:
-        """A request was answered."""
+        """Note that a request was answered."""
         if self.failures:
             log.info("the store answers again (%s), after %d failures", self._request, self.failures)
             self.failures = 0

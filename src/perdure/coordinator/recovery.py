@@ -1,23 +1,24 @@
-"""Going on with runs that no live engine has: after a crash, a deploy, or when another engine left them."""
+"""Recovery: going on with runs that no live engine owns: after a crash, a deploy, or a release by another engine."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Container, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.coordinator.coordinator import Coordinator
-from perdure.coordinator.damage import set_aside
+from perdure.coordinator.damaged_runs import set_aside
+from perdure.coordinator.listener import Background, Code
 from perdure.coordinator.sweep import Sweeper
 from perdure.errors import StoreError
 from perdure.kernel.ops import Spread, Take
 from perdure.kernel.records import Run
 from perdure.kernel.status import Status
-from perdure.ports import Clock, LoadedRun, Offer, Store
+from perdure.ports import Clock, LoadedRun, Store
 
 _CLAIMED_AT_ONCE = 500
 _SUSPECT_AFTER = 2  # recoveries in a row, without progress, after which a run is resumed apart from others
@@ -26,7 +27,7 @@ _SUSPECT_POLL_S = 0.05
 
 
 class RecoveryReport(Struct, frozen=True, kw_only=True):
-    """What a recovery found and did, in numbers of runs. `waiting` are those that go on soon, by a timer."""
+    """What a recovery found and did, in numbers of runs. `waiting` is how many runs go on soon, by a timer."""
 
     engines_marked_dead: int
     resumed: int
@@ -38,13 +39,26 @@ class RecoveryReport(Struct, frozen=True, kw_only=True):
         return self.resumed + self.waiting + self.held
 
 
-class Recovery:
-    """Claims runs and takes them up. One at a time per engine.
+class RecoveryListener(Protocol):
+    """The engine that runs are recovered for."""
 
-    `fingerprint` gives fingerprints to all offers from then on. That takes a while, so it is not called before there is
-    a blocked run. `waiting` tells which of some runs that roll back were waiting when their engine died: their status
-    does not say it.
-    """
+    def fingerprint(self) -> None:
+        """Give fingerprints to all offers from now on. That takes a while, so it is called only if there is a blocked
+        run."""
+        ...
+
+    def arm_deadline(self, run: Run) -> None:
+        """Let a claimed run, which is about to be taken up, end at its deadline, if it has one."""
+        ...
+
+    async def waiting(self, loaded: Sequence[LoadedRun]) -> Container[str]:
+        """Return which of these runs, which all roll back, were waiting when their engine died. Their status does not
+        say it."""
+        ...
+
+
+class Recovery:
+    """Claims runs and takes them up. An engine runs one recovery at a time."""
 
     def __init__(
         self,
@@ -54,32 +68,28 @@ class Recovery:
         clock: Clock,
         *,
         recoveries_max: int,
-        offers: Callable[[], Sequence[Offer]],
-        fingerprint: Callable[[], object],
-        adopted: Callable[[Run], None],
-        waiting: Callable[[Sequence[LoadedRun]], Awaitable[Container[str]]],
-        background: Callable[[Coroutine[Any, Any, None]], None],
+        code: Code,
+        tasks: Background,
+        listener: RecoveryListener,
     ) -> None:
         self._store = store
         self._coordinator = coordinator
         self._sweeper = sweeper
         self._clock = clock
         self._recoveries_max = recoveries_max
-        self._offers = offers
-        self._fingerprint = fingerprint
-        self._adopted = adopted
-        self._waiting = waiting
-        self._background = background
+        self._code = code
+        self._tasks = tasks
+        self._listener = listener
         self._lock = asyncio.Lock()
-        # Claimed by a recovery that broke off before it submitted their `Take`, or set them aside. No other engine can
-        # claim these runs, so the next recovery goes on with them.
+        # Runs claimed by a recovery that broke off before it submitted their `Take`, or set them aside. No other engine
+        # can claim these runs, so the next recovery goes on with them.
         self._claimed: list[LoadedRun] = []
         self._claiming: asyncio.Task[None] | None = None
         self._suspects: list[LoadedRun] = []
         self.is_behind = False  # The last recovery broke off.
 
     async def run(self) -> RecoveryReport:
-        """Bury dead engines, claim what they and others left, and go on with it."""
+        """Mark dead engines, claim the runs that they and others left, and go on with these runs."""
         async with self._lock:
             self.is_behind = True
             marked_dead = await self._store.mark_dead_engines()
@@ -97,7 +107,7 @@ class Recovery:
             suspects, self._suspects = [one for one in self._suspects if one not in poison], []
             if suspects:
                 resumed += len(suspects)
-                self._background(self._one_by_one(suspects))
+                self._tasks.background(self._one_by_one(suspects))
             for event_id in await self._store.spreading():
                 self._coordinator.enqueue(Spread(run_id="", at=self._clock.now(), event_id=event_id))
             waiting = await self._sweeper.sweep()
@@ -105,12 +115,12 @@ class Recovery:
         return RecoveryReport(engines_marked_dead=len(marked_dead), resumed=resumed, waiting=waiting, held=held)
 
     async def _take_fingerprints(self) -> None:
-        offers = self._offers()
+        offers = self._code.offers()
         if all(one.fingerprint for one in offers):
             return
         me, now = self._coordinator.engine.id, self._clock.now()
         if (await self._store.look(engine_id=me, offers=offers, at=now)).blocked:
-            self._fingerprint()
+            self._listener.fingerprint()
 
     async def _claim(self) -> AsyncIterator[list[LoadedRun]]:
         while True:
@@ -124,11 +134,11 @@ class Recovery:
             yield judged
 
     async def _claim_uncut(self) -> None:
-        """Claim more runs. If whoever waits is cancelled, the claim goes on: the store may have given runs already, and
+        """Claim more runs. If the caller is cancelled, the claim goes on: the store may have given runs already, and
         the next recovery finds them in `_claimed`."""
         if self._claiming is None:
             self._claiming = asyncio.get_running_loop().create_task(self._claim_more())
-            # If nobody waits any more, nobody is told how it failed: the next recovery claims again.
+            # If no caller waits any more, its failure is ignored: the next recovery claims again.
             self._claiming.add_done_callback(lambda claiming: claiming.cancelled() or claiming.exception())
         claiming = self._claiming
         try:
@@ -139,21 +149,22 @@ class Recovery:
         claiming.result()
 
     def close(self) -> None:
-        """Claim nothing more: the engine ends. What the store has given it meanwhile is released when it signs off, or
-        recovered by others."""
+        """Claim nothing more: the engine ends. Runs that the store has given it meanwhile are released when it signs
+        off, or recovered by other engines."""
         if self._claiming is not None:
             self._claiming.cancel()
 
     async def _claim_more(self) -> None:
         engine = self._coordinator.engine
         claim = partial(self._store.claim, engine_id=engine.id, epoch=engine.epoch, limit=_CLAIMED_AT_ONCE)
-        claimed = await self._coordinator.claim(partial(claim, offers=self._offers()))
+        claimed = await self._coordinator.claim(partial(claim, offers=self._code.offers()))
         for one in claimed:
-            self._adopted(one.run)
+            self._listener.arm_deadline(one.run)
         self._claimed += claimed
 
     async def _without_blame(self, claimed: list[LoadedRun]) -> list[LoadedRun]:
-        """Of runs that only waited when their engine died, none has killed it. Raises StoreError."""
+        """Return the runs. Those that only waited when their engine died do not count as orphaned, since they cannot
+        have killed it. Raises StoreError."""
         doubtful = [one for one in claimed if one.orphaned and one.run.status is Status.ROLLING_BACK]
         if not doubtful:
             return claimed
@@ -161,13 +172,14 @@ class Recovery:
         return [replace(one, orphaned=False) if one.run.id in waited else one for one in claimed]
 
     async def _waited(self, doubtful: list[LoadedRun]) -> set[str]:
-        """Those that only waited. What is wrong with the rows of one comes to light when it is taken up."""
+        """Return the runs that only waited. A run whose rows cannot be read is not among them: the damage is reported
+        when the run is taken up. Raises StoreError."""
         try:
-            found = await self._waiting(doubtful)
+            found = await self._listener.waiting(doubtful)
             return {one.run.id for one in doubtful if one.run.id in found}
         except StoreError:
             raise
-        except Exception:  # noqa: BLE001 - whatever stands in damaged rows
+        except Exception:  # noqa: BLE001 - damaged rows may raise anything
             alone = doubtful if len(doubtful) > 1 else []
             return set[str]().union(*[await self._waited([one]) for one in alone])
 
@@ -181,8 +193,8 @@ class Recovery:
         )
 
     async def _one_by_one(self, suspects: list[LoadedRun]) -> None:
-        """Go on with runs that were there at several deaths of their process, group by group: if it dies again, those
-        not taken up yet are not counted."""
+        """Go on, group by group, with runs that were executing at several deaths of their process. If the process dies
+        again, the runs that are not taken up yet are not counted."""
         for group in _groups(suspects):
             await self._coordinator.submit_internal([self._take(one) for one in group])
             for _ in range(_SUSPECT_POLLS):
@@ -191,18 +203,19 @@ class Recovery:
                 await asyncio.sleep(_SUSPECT_POLL_S)
 
     def _is_suspect(self, taken: LoadedRun) -> bool:
-        """Whether a run has made no progress since it was taken up, and does not wait."""
+        """Return whether a run has made no progress since it was taken up, and does not wait."""
         run = self._coordinator.loaded(taken.run.id)
         counted = taken.run.recoveries + taken.orphaned
         return run is not None and run.recoveries >= counted and run.status is not Status.SUSPENDED
 
 
 def _groups(suspects: list[LoadedRun]) -> Iterator[list[LoadedRun]]:
-    """Those blamed most go first, and alone once they were blamed as suspects. Others go in groups that grow, so that
-    many innocents do not wait.
+    """Yield the runs in groups. Runs with the most recoveries come first. A run goes alone if its process died again
+    after it had become a suspect. Other runs go in groups that grow, so that many innocent runs do not wait.
 
-    Who goes before the culprit is blamed with it, if it is still at its step. So the order among equals is turned round
-    each time: whoever was before the culprit is after it next time, and from then on the culprit is alone in front.
+    A run that goes before the culprit is blamed with it, if it is still executing. So the order among equals is
+    reversed each time: a run that was before the culprit is after it next time. From then on the culprit is alone in
+    front.
     """
     by_age = sorted(suspects, key=lambda one: (one.run.created_at, one.run.id))
     ranks = {one.run.id: rank if one.run.recoveries % 2 else -rank for rank, one in enumerate(by_age)}

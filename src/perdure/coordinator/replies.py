@@ -1,10 +1,10 @@
-"""What a caller is told once a batch is committed, where the commit itself found something out."""
+"""Replies to callers that depend on what the commit itself found out."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from perdure.coordinator.inbox import Item
+from perdure.coordinator.items import Item
 from perdure.errors import QueueFull, RunNotWaiting
 from perdure.kernel.batch import Committed
 from perdure.kernel.ops import Send
@@ -12,12 +12,12 @@ from perdure.kernel.rules.delivery import Delivered, FromCommit, Queued
 
 
 def answer(item: Item, reply: Any, committed: Committed) -> None:
-    """Answer a caller with the reply that was decided. Where an event went to, and whether there was room for it, only
-    the commit knows."""
+    """Answer a caller with the reply that was decided. For a broadcast, only the commit knows which runs got it, and
+    whether there was room in its queue."""
     if not isinstance(reply, (FromCommit, Queued)):
         item.answer(reply)
         return
-    # A second one with the same key has the fate of the first.
+    # A second event with the same key gets the reply of the first.
     pending = committed.refused.get(reply.event_id)
     if pending is not None and isinstance(reply, FromCommit) and reply.strict:
         message = f"nobody waits for {reply.name!r} now; leave out strict=True to have it queued"
@@ -26,7 +26,7 @@ def answer(item: Item, reply: Any, committed: Committed) -> None:
         name = item.op.event.name if isinstance(item.op, Send) else ""
         item.refuse(
             QueueFull(
-                f"{pending} events {name!r} already wait for somebody to read them, and no more may: "
+                f"{pending} events {name!r} already wait to be read, and that is the limit: "
                 "send fewer, let them expire sooner, or read them",
                 event=name,
                 pending=pending,

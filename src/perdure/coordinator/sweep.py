@@ -1,18 +1,22 @@
-"""Runs that nobody has in memory, and when they go on: near ones by a timer each, far ones by looking again in time.
+"""Runs that no engine owns, and when they go on. A run that is due soon has a timer; for the others the sweep is
+repeated in time.
 
-The store tells which they are. What is armed here owns nothing: when it is due, an op finds out whether it still holds.
+The store knows which runs these are. A timer here owns nothing: when it is due, an op finds out whether the run is
+still to be woken.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 from zlib import crc32
 
+from perdure.coordinator.coordinator import Coordinator
+from perdure.coordinator.listener import Background, Code
 from perdure.coordinator.notices import Outage
 from perdure.coordinator.timers import Timer, Timers
-from perdure.ports import Clock, Offer, Ripe, Store
+from perdure.ports import Clock, DueRun, Store
 
 HORIZON_US = 10 * 60 * 1_000_000
 _AT_ONCE = 2_000
@@ -23,11 +27,23 @@ _AGAIN_US = 1_000_000
 Answered = Callable[[Any, BaseException | None], object]
 
 
-class Sweeper:
-    """`wake` and `expire` are told of runs that are due, and call back when that is committed or refused: until then a
-    run that is found again is not told of again. `offers` is the code that this engine has, `me` its id.
+class DueListener(Protocol):
+    """Goes on with runs that are due, and calls back when that is committed or refused."""
 
-    What is overdue goes in the order of being due, unless other engines get it first: then each begins elsewhere."""
+    def wake(self, run_id: str, answered: Answered) -> None:
+        """Go on with a run that has a timer that is due."""
+        ...
+
+    def expire(self, run_id: str, due_at: int, answered: Answered) -> None:
+        """End a run that has reached its deadline."""
+        ...
+
+
+class Sweeper:
+    """Reports runs that are due to the listener. Until the listener calls back, a run is not reported again.
+
+    Overdue runs are reported in the order of their due times. If other engines get them first, each engine begins at
+    another place in that order."""
 
     def __init__(
         self,
@@ -35,30 +51,28 @@ class Sweeper:
         clock: Clock,
         timers: Timers,
         *,
-        offers: Callable[[], Sequence[Offer]],
-        wake: Callable[[str, Answered], None],
-        expire: Callable[[str, int, Answered], None],
-        background: Callable[[Coroutine[Any, Any, None]], None],
-        me: Callable[[], str],
+        coordinator: Coordinator,
+        code: Code,
+        tasks: Background,
+        listener: DueListener,
         horizon_us: int = HORIZON_US,
     ) -> None:
         self._store = store
         self._clock = clock
         self._timers = timers
-        self._offers = offers
-        self._wake = wake
-        self._expire = expire
-        self._background = background
-        self._me = me
-        self._is_outrun = False  # Since the last look, others have taken runs that were found due here.
+        self._coordinator = coordinator
+        self._code = code
+        self._tasks = tasks
+        self._listener = listener
+        self._is_outrun = False  # Since the last sweep, other engines have taken runs that were found due here.
         self._horizon_us = horizon_us
         self._armed: dict[tuple[str, bool], Timer] = {}
-        self._going: set[tuple[str, bool]] = set()  # told, and not committed yet: the store still has them as due
-        self._gone: set[tuple[str, bool]] = set()  # committed since the store was asked: it may not have known that
-        self._overdue: set[tuple[str, bool]] = set()  # what the last look found, if that was all it could take
+        self._going: set[tuple[str, bool]] = set()  # reported, and not committed yet: the store still has them as due
+        self._gone: set[tuple[str, bool]] = set()  # committed since the store was asked: its answer may be older
+        self._overdue: set[tuple[str, bool]] = set()  # what the last sweep found, if it found as many as it could take
         self._next: Timer | None = None
         self._is_sweeping = False
-        self._is_put_off = False  # until enough of what is going is committed
+        self._is_put_off = False  # The next sweep waits until enough of `_going` is committed.
         self._outage = Outage("due runs")
 
     @property
@@ -67,26 +81,28 @@ class Sweeper:
         return self._is_sweeping
 
     async def sweep(self) -> int:
-        """Look for runs that are due before the horizon, and arm a timer for each; how many are armed now."""
+        """Look for runs that are due before the horizon, and arm a timer for each. Return how many timers are armed
+        now. Raises StoreError."""
         self._is_sweeping = True
         try:
             now = self._clock.now()
             self._gone.clear()
-            found = await self._store.ripe(offers=self._offers(), before=_FOREVER, limit=_AT_ONCE)
+            found = await self._store.due_runs(offers=self._code.offers(), before=_FOREVER, limit=_AT_ONCE)
             horizon = now + self._horizon_us
-            for number, (ripe, at) in enumerate(self._in_turn(found, now), 1):
-                key = (ripe.run_id, ripe.deadline)
-                if ripe.due_at < horizon and key not in self._going and key not in self._gone:
-                    self._arm(ripe, at)
+            for number, (due, at) in enumerate(self._in_turn(found, now), 1):
+                key = (due.run_id, due.deadline)
+                if due.due_at < horizon and key not in self._going and key not in self._gone:
+                    self._arm(due, at)
                 if number % _ARMED_PER_TURN == 0:
-                    await asyncio.sleep(0)  # What is asked for meanwhile has its turn.
-            later = [ripe.due_at for ripe in found if ripe.due_at >= horizon]
+                    await asyncio.sleep(0)  # Other tasks of the loop have their turn.
+            later = [due.due_at for due in found if due.due_at >= horizon]
             if later:
                 self._look_again_at(max(now, min(later) - self._horizon_us // 2))
             elif len(found) == _AT_ONCE:
-                # Its timer comes after those of what was found. If they are found again nevertheless, nobody can take
-                # them up now, and asking for them at once would go on for ever.
-                found_now = {(ripe.run_id, ripe.deadline) for ripe in found}
+                # There may be more runs: the timer of the next sweep comes after the timers of the runs found now. If
+                # the next sweep finds the same runs again, no engine can take them up now, and sweeping again at once
+                # would go on for ever.
+                found_now = {(due.run_id, due.deadline) for due in found}
                 is_any_new = not found_now <= self._overdue
                 self._overdue = found_now
                 self._look_again_at(max(now if is_any_new else now + _AGAIN_US, found[-1].due_at))
@@ -95,42 +111,42 @@ class Sweeper:
         return len(self._armed)
 
     def left(self, run_id: str, due_at: int | None, deadline: bool = False) -> None:
-        """A run was given up that is due, or has its deadline, at a time, if at any."""
+        """Arm a timer for a run that this engine has given up, if the run is due, or has its deadline, at a time."""
         if due_at is None:
             return
         if due_at < self._clock.now() + self._horizon_us:
-            self._arm(Ripe(run_id=run_id, due_at=due_at, deadline=deadline), due_at)
+            self._arm(DueRun(run_id=run_id, due_at=due_at, deadline=deadline), due_at)
         else:
             self._look_again_at(due_at - self._horizon_us // 2)
 
-    def _in_turn(self, found: Sequence[Ripe], now: int) -> list[tuple[Ripe, int]]:
-        """What was found, and when the timer of each is to fire: engines that are after the same runs begin at
-        different places among those that are overdue."""
-        overdue = [ripe for ripe in found if ripe.due_at <= now] if self._is_outrun else []
+    def _in_turn(self, found: Sequence[DueRun], now: int) -> list[tuple[DueRun, int]]:
+        """Return the runs that were found, and when the timer of each fires. Engines that compete for the same runs
+        begin at different places among the overdue ones."""
+        overdue = [due for due in found if due.due_at <= now] if self._is_outrun else []
         self._is_outrun = False
         if not overdue:
-            return [(ripe, ripe.due_at) for ripe in found]
-        start = crc32(self._me().encode()) % len(overdue)
-        later = [(ripe, ripe.due_at) for ripe in found[len(overdue) :]]
-        return [*((ripe, now) for ripe in (*overdue[start:], *overdue[:start])), *later]
+            return [(due, due.due_at) for due in found]
+        start = crc32(self._coordinator.engine.id.encode()) % len(overdue)
+        later = [(due, due.due_at) for due in found[len(overdue) :]]
+        return [*((due, now) for due in (*overdue[start:], *overdue[:start])), *later]
 
-    def _arm(self, ripe: Ripe, at: int) -> None:
-        key = (ripe.run_id, ripe.deadline)
+    def _arm(self, due: DueRun, at: int) -> None:
+        key = (due.run_id, due.deadline)
         armed = self._armed.get(key)
         if armed is not None:
-            if armed.due_at <= at == ripe.due_at:
+            if armed.due_at <= at == due.due_at:
                 return
             armed.cancel()
-        self._armed[key] = self._timers.arm(at, lambda: self._due(ripe))
+        self._armed[key] = self._timers.arm(at, lambda: self._due(due))
 
-    def _due(self, ripe: Ripe) -> None:
-        key = (ripe.run_id, ripe.deadline)
+    def _due(self, due: DueRun) -> None:
+        key = (due.run_id, due.deadline)
         self._armed.pop(key, None)
         self._going.add(key)
-        if ripe.deadline:
-            self._expire(ripe.run_id, ripe.due_at, lambda _reply, error: self._answered(key, error))
+        if due.deadline:
+            self._listener.expire(due.run_id, due.due_at, lambda _reply, error: self._answered(key, error))
         else:
-            self._wake(ripe.run_id, lambda reply, error: self._answered(key, error, is_taken=reply is True))
+            self._listener.wake(due.run_id, lambda reply, error: self._answered(key, error, is_taken=reply is True))
 
     def _answered(self, key: tuple[str, bool], error: BaseException | None, *, is_taken: bool = True) -> None:
         self._going.discard(key)
@@ -142,7 +158,7 @@ class Sweeper:
 
     @property
     def _is_crowded(self) -> bool:
-        """Whether a look would find again, for the most part, what is being committed."""
+        """Whether most of what a sweep would find is being committed already."""
         return len(self._going) * 2 > _AT_ONCE
 
     def _look_again_at(self, when: int) -> None:
@@ -160,12 +176,12 @@ class Sweeper:
         if self._is_put_off:
             return
         self._is_sweeping = True
-        self._background(self._sweep_again())
+        self._tasks.background(self._sweep_again())
 
     async def _sweep_again(self) -> None:
         try:
             await self.sweep()
             self._outage.worked()
-        except Exception as error:  # noqa: BLE001 - an engine that looks no more would leave runs asleep for ever
+        except Exception as error:  # noqa: BLE001 - an engine that stops sweeping would leave runs asleep for ever
             self._outage.failed("looking for runs that are due is tried again", error)
             self._timers.after(_AGAIN_US, self._look_again)

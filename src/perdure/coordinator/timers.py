@@ -1,7 +1,7 @@
-"""The engine's timers: one heap, one callback of the clock for the earliest.
+"""The engine's timers: one heap, and one callback of the clock for the earliest timer.
 
-Firing is bounded per turn of the loop, and by what the engine can take: a hundred thousand timers that are due together
-would otherwise be a hundred thousand ops in the queue, and nothing else would run until all of them were there.
+Firing is bounded per turn of the loop, and by what the engine can take. Otherwise a hundred thousand timers that are
+due together would put a hundred thousand ops into the queue, and nothing else would run meanwhile.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from perdure.ports import Clock, TimerHandle
 
 log = logging.getLogger("perdure")
 
-_FIRED_PER_TURN = 64  # Each may let a workflow's code run: together a few milliseconds.
+_FIRED_PER_TURN = 64  # Each timer may run a workflow's code: together a few milliseconds.
 _HOLES_MAX = 256
 
 
 class Timer:
-    """One armed timer; cancelling it leaves a hole in the heap, unless it is the earliest."""
+    """One armed timer. Cancelling it leaves a hole in the heap, unless it is the earliest."""
 
     __slots__ = ("_timers", "callback", "due_at")
 
@@ -40,8 +40,8 @@ class Timer:
 class Timers:
     """Calls back at due times, earliest first; equal times in the order they were armed.
 
-    `room` says how many may fire now. If it says none, due timers wait until `go_on` is called. `firing` is entered
-    while timers fire.
+    `room` returns how many timers may fire now. If it returns 0, due timers wait until `go_on` is called. `firing` is
+    entered while timers fire.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class Timers:
         return timer
 
     def go_on(self) -> None:
-        """There is room again: what is due fires soon."""
+        """Fire due timers soon, if they waited for room."""
         if self._is_held_up:
             self._is_held_up = False
             asyncio.get_running_loop().call_soon(self._fire)
 
     def cancelled(self, timer: Timer) -> None:
-        """The clock is not asked to call back for a timer that nobody waits for, or virtual time would go there."""
+        """Remove a cancelled timer. The clock must not call back for it, or virtual time would jump to its due time."""
         self._holes += 1
         if self._holes > _HOLES_MAX and self._holes * 2 > len(self._heap):
             # Most timers of steps are cancelled long before they are due.
@@ -94,7 +94,7 @@ class Timers:
             self._unschedule()
 
     def after(self, delay: int, callback: Callable[[], object]) -> TimerHandle:
-        """Call back when this many microseconds have passed, whatever becomes of the time of day."""
+        """Call back when this many microseconds have passed, even if the time of day is set meanwhile."""
         return self._clock.call_after(delay, lambda: None if self._closed else callback())
 
     def close(self) -> None:

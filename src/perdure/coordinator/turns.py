@@ -1,4 +1,4 @@
-"""Work in pieces, done by a task: others have their turn between the pieces."""
+"""Work in pieces, done by a task: other tasks of the loop have their turn between the pieces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def in_turns(work: Pieces[T]) -> T:
-    """Return the result of all pieces, each done in a turn of the event loop of its own."""
+    """Return the result of all pieces. Each piece is done in its own turn of the event loop."""
     while True:
         try:
             next(work)

@@ -1,4 +1,4 @@
-"""Noticing what others do: a loop that looks when the store hints that there may be something, and regularly anyway.
+"""Noticing what other engines and clients do: a loop that looks after hints of the store, and regularly anyway.
 
 Hints make it quick, looking makes it certain.
 """
@@ -21,14 +21,14 @@ _RECOVERIES_APART_US = 100_000
 
 
 class Watch:
-    """Runs until it is cancelled. `recover` goes on with runs that nobody has any more; `is_behind` says that the last
-    time it did not come to its end."""
+    """Runs until it is cancelled. `recover` goes on with runs that no living engine owns. `is_behind` returns whether
+    the last recovery broke off."""
 
     def __init__(
         self,
         store: Store,
         coordinator: Coordinator,
-        post: MailRoom,
+        mail_room: MailRoom,
         clock: Clock,
         *,
         offers: Callable[[], Sequence[Offer]],
@@ -38,7 +38,7 @@ class Watch:
     ) -> None:
         self._store = store
         self._coordinator = coordinator
-        self._post = post
+        self._mail_room = mail_room
         self._clock = clock
         self._offers = offers
         self._recover = recover
@@ -50,7 +50,7 @@ class Watch:
         self._outage = Outage("look", coordinator.stats.outages)
 
     async def run(self) -> None:
-        self._store.listen(self._hear)
+        self._store.listen(self._hint)
         while True:
             timer = self._clock.call_after(self._poll_us, self._woken.set)
             try:
@@ -64,35 +64,35 @@ class Watch:
                 await self._coordinator.check_fence()
             except StoreError as error:
                 self._outage.failed("looking for what others left is tried again", error)
-                self._post.lose_patience(error, self._coordinator.limits.patience_s)
+                self._mail_room.lose_patience(error, self._coordinator.limits.patience_s)
             except Exception:
-                # Whatever it is: an engine that looks no more is deaf, and nobody would know.
+                # Whatever the error is: an engine that stops looking would get no mail, and nobody would notice.
                 log.exception("looking for what others left failed and is tried again")
             else:
                 self._outage.worked()
 
-    def _hear(self) -> None:
+    def _hint(self) -> None:
         self._is_hinted = True
         self._woken.set()
 
     async def _look(self) -> None:
         if not self._store.is_surely_alive():
-            # An engine that was marked dead and has nothing to commit would never hear of it.
+            # An engine that was marked dead and has nothing to commit would never find out.
             await self._coordinator.check_fence()
         is_hinted, self._is_hinted = self._is_hinted, False
-        if self._post.is_awaiting:
-            await self._post.collect()
-        # After a hint mail comes first, without asking whether there is any: somebody waits.
-        is_read = not is_hinted or await self._post.read(self._coordinator)
+        if self._mail_room.is_awaiting:
+            await self._mail_room.collect()
+        # After a hint, mail is read first, without asking whether there is any: a caller may be waiting.
+        is_read = not is_hinted or await self._mail_room.read(self._coordinator)
         engine_id = self._coordinator.engine.id
-        news = await self._store.look(engine_id=engine_id, offers=self._offers(), at=self._clock.now())
-        if news.mail:
-            is_read = await self._post.read(self._coordinator)
-        # Who has died is learnt by recovering what they left.
-        is_stray = news.stray or news.blocked or not is_read or self._is_behind()
+        found = await self._store.look(engine_id=engine_id, offers=self._offers(), at=self._clock.now())
+        if found.mail:
+            is_read = await self._mail_room.read(self._coordinator)
+        # A recovery also finds out which engines have died.
+        is_stray = found.stray or found.blocked or not is_read or self._is_behind()
         now = self._clock.monotonic()
         early = self._recovered_at + _RECOVERIES_APART_US - now
-        if news.dead or (is_stray and early <= 0):
+        if found.dead or (is_stray and early <= 0):
             self._recovered_at = now
             await self._recover()
         elif is_stray:

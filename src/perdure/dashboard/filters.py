@@ -1,6 +1,6 @@
 """The filter language of the run list: `status:failed workflow:checkout tag:tenant=acme since:2h`, or a run's id.
 
-It says what the HTTP API's `GET /runs` takes as parameters, and nothing that a page of runs could not be found by.
+It can say what `GET /runs` of the HTTP API has parameters for, and nothing else.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ WORDS: Final = ("status", "workflow", "hold", "tag", "parent", "since", "before"
 
 
 class Unclear(Exception):
-    """A filter that says nothing that is known; the message says what is."""
+    """A filter that cannot be understood. The message says what can be written."""
 
 
 class Search(Struct, frozen=True, kw_only=True):
-    """What somebody looks for: runs that match, or the one with an id."""
+    """What a filter looks for: runs that match, or the run with an id."""
 
     wanted: Wanted
     run_id: str | None = None
 
 
 def parsed(text: str, now: datetime) -> Search:
-    """Raises Unclear."""
+    """Return the search that a filter's text means. Raises Unclear."""
     wanted, run_id = Wanted(), None
     for found in _WORD.finditer(text):
         key = (found[1] or "").lower()
@@ -49,13 +49,13 @@ def parsed(text: str, now: datetime) -> Search:
 
 
 def _is_like_a_key(key: str) -> bool:
-    """An unknown word before a colon is a slip more often than a part of an id."""
+    """Whether an unknown word before a colon is more likely a misspelt key than a part of an id."""
     return len(key) <= 12
 
 
 def _with(wanted: Wanted, key: str, value: str, now: datetime) -> Wanted:
     if not value:
-        raise Unclear(f"{key}: of what? Write it without a space, as in {key}:…")
+        raise Unclear(f"{key}: has no value; write it without a space: {key}:…")
     match key:
         case "status":
             return replace(wanted, statuses=_statuses(value))
@@ -64,11 +64,11 @@ def _with(wanted: Wanted, key: str, value: str, now: datetime) -> Wanted:
         case "hold" if value in _HOLDS:
             return replace(wanted, hold=value)
         case "hold":
-            raise Unclear(f"no hold is called {value!r:.40}; there are {', '.join(_HOLDS)}")
+            raise Unclear(f"there is no hold {value!r:.40}; use one of {', '.join(_HOLDS)}")
         case "tag":
             name, equals, rest = value.partition("=")
             if not equals or not name or not rest:
-                raise Unclear(f"a tag is asked for as tag:name=value, not tag:{value:.60}")
+                raise Unclear(f"a tag has the form tag:name=value, not tag:{value:.60}")
             return replace(wanted, tags={**wanted.tags, name: rest})
         case "parent":
             return replace(wanted, parent=value)
@@ -77,7 +77,7 @@ def _with(wanted: Wanted, key: str, value: str, now: datetime) -> Wanted:
         case "before":
             return replace(wanted, created_before=_when(value, now))
         case _:
-            raise Unclear(f"nothing is called {key!r:.40}; there are {', '.join(WORDS)}, or the id of a run")
+            raise Unclear(f"there is no filter {key!r:.40}; use {', '.join(WORDS)}, or the id of a run")
 
 
 def _statuses(value: str) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ def _statuses(value: str) -> tuple[str, ...]:
             found.append(one)
         else:
             known = ", ".join([*Status, *_GROUPS])
-            raise Unclear(f"no status is called {words_of(one)!r:.40}; there are {known}")
+            raise Unclear(f"there is no status {words_of(one)!r:.40}; use one of {known}")
     return tuple(dict.fromkeys(found))
 
 
@@ -101,7 +101,7 @@ def _when(value: str, now: datetime) -> datetime:
         return when.astimezone(UTC) if when.tzinfo is not None else when.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
         raise Unclear(
-            f"{value!r:.40} is no time: write how long ago (15m, 2h, 3d), or a date (2026-11-16, 2026-11-16T14:00Z)"
+            f"{value!r:.40} is not a time: write how long ago (15m, 2h, 3d), or a date (2026-11-16, 2026-11-16T14:00Z)"
         ) from None
 
 

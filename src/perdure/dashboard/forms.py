@@ -1,7 +1,7 @@
-"""Forms made from JSON Schemas, and what was filled in, as a value.
+"""Forms made from JSON Schemas, and the values of forms that were filled in.
 
-What a schema says in words that a form has (texts, numbers, choices, yes or no, objects in objects) becomes fields;
-whatever is left is a field for JSON. Whether the value fits the schema is not decided here: who takes it does that.
+Texts, numbers, choices, booleans and nested objects of a schema become fields; everything else becomes a field for
+JSON. Whether the value fits the schema is not checked here, but where the answer is stored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Field(Struct, frozen=True, kw_only=True):
     label: str
     kind: Kind
     is_required: bool
-    is_asked_for: bool  # whether the form cannot be sent without it
+    is_asked_for: bool  # whether the browser refuses to send the form without it
     may_be_null: bool = False
     hint: str = ""
     default: Any = None
@@ -37,7 +37,7 @@ class Field(Struct, frozen=True, kw_only=True):
     fields: Sequence[Field] = ()
 
     def given(self, form: Form | None) -> str:
-        """What to show in it: what was sent before, or the default."""
+        """Return what the field shows: what was sent before, or the default."""
         if form is not None:
             return form.text(self.name)
         if not self.has_default or self.default is None:
@@ -47,12 +47,12 @@ class Field(Struct, frozen=True, kw_only=True):
         return str(self.default).lower() if isinstance(self.default, bool) else str(self.default)
 
     def options(self) -> list[tuple[str, str]]:
-        """Value and text of each choice."""
+        """Return the value and the text of each choice."""
         return [(msgspec.json.encode(one).decode(), str(one)) for one in self.choices]
 
 
 def field_of(schema: Mapping[str, Any]) -> Field:
-    """The field, or the group of fields, for a whole schema."""
+    """Return the field, or the group of fields, for a whole schema."""
     return _field(ROOT, "Answer", schema, schema, True, True, 0)
 
 
@@ -86,7 +86,7 @@ def _field(
 
 
 def _plain(schema: Any, root: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
-    """A schema without references, and without null, if that is only one of two things that it may be."""
+    """Return a schema with its references resolved, and whether it allows null beside one other type."""
     may_be_null = False
     for _ in range(20):
         if not isinstance(schema, Mapping):
@@ -146,7 +146,7 @@ _LEFT_OUT: Final = msgspec.UNSET
 
 
 def value_of(field: Field, form: Form) -> Any:
-    """The value that was filled in. Raises Wrong, and says where, for what is no number, no JSON, or missing."""
+    """Return the value of a form. Raises Wrong, with the field, for one that is not a number, not JSON, or missing."""
     found = _value(field, form)
     return None if found is _LEFT_OUT else found
 
@@ -177,7 +177,7 @@ def _value(field: Field, form: Form) -> Any:
 
 
 def _texts(field: Field, form: Form) -> list[str]:
-    """All that was written in a group."""
+    """Return all that was typed in a group."""
     return [
         text for one in field.fields for text in (_texts(one, form) if one.kind == "group" else form.texts(one.name))
     ]
@@ -190,14 +190,14 @@ def _nothing(field: Field) -> Any:
         return _LEFT_OUT
     if field.may_be_null:
         return None
-    raise Wrong(f"{field.label}: this is needed")
+    raise Wrong(f"{field.label}: this field is required")
 
 
 def _number(field: Field, text: str) -> int | float:
     try:
         return int(text) if field.kind == "integer" else float(text)
     except ValueError:
-        raise Wrong(f"{field.label}: {text!r:.40} is no number") from None
+        raise Wrong(f"{field.label}: {text!r:.40} is not a number") from None
 
 
 __all__ = ["Field", "field_of", "value_of"]

@@ -1,8 +1,8 @@
-"""Who may see the pages, and which forms count.
+"""Who may see the pages, and which forms are accepted.
 
-Where there are no tokens, everybody on this machine may do everything, as with the API, and is called "dashboard" in
-the audit trail. Where there are, whoever has none is shown the page to sign in. A form counts only if the browser says
-that a page of this very server sent it.
+While there are no tokens, everybody on this machine may do everything, as with the API, and the actor in the audit
+trail is "dashboard". Once there are tokens, callers without a session are sent to the page to sign in. A form is
+accepted only if the browser says that a page of this server has sent it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from perdure.http.pages import Answer
 from perdure.http.problems import OWN, Refused
 from perdure.http.scopes import EVERYTHING
 
-ACTOR: Final = "dashboard"  # who changes something where there are no tokens
+ACTOR: Final = "dashboard"  # the actor of changes while there are no tokens
 SIGN_IN: Final = f"{PATH}/sign-in"
 _OPEN: Final = (SIGN_IN, f"{PATH}/static/")
 _SAFE: Final = ("GET", "HEAD")
@@ -27,19 +27,20 @@ _COOKIE_CHARS_MAX: Final = 8_000
 
 
 class Gate:
-    """Tells who looks at a page."""
+    """Identifies the callers of pages."""
 
     def __init__(self, renderer: Renderer, issuer: str | None = None) -> None:
         self._renderer = renderer
-        self._issuer = issuer  # of the provider that people sign in through, if there is one
+        self._issuer = issuer  # of the provider that people sign in through, or None
 
     def covers(self, path: str) -> bool:
+        """Whether a path belongs to the dashboard."""
         return path in ("/", PATH) or path.startswith(f"{PATH}/")
 
     async def identify(
         self, access: Access, scope: MutableMapping[str, Any], headers: Mapping[str, str], peer: str | None
     ) -> Caller | None:
-        """Who asks. Raises Refused: `unauthenticated` is answered with the page to sign in."""
+        """Return the caller. Raises Refused; the response to `unauthenticated` is the page to sign in."""
         needs_token = await access.needs_token()
         session = session_of(headers)
         if not needs_token and (self._issuer is None or access.is_startup_session(session)):
@@ -51,7 +52,7 @@ class Gate:
         caller = await self._visitor(access, needs_token, session)
         if caller is None:
             if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") == "navigate":
-                # A link from elsewhere: the cookie comes along when the page asks for itself.
+                # Somebody followed a link from another site: the browser sends the cookie once the page reloads itself.
                 raise Refused("unauthenticated", "", {"refresh": "0"})
             raise Refused("unauthenticated", "sign in with a token")
         return caller
@@ -64,6 +65,7 @@ class Gate:
         return Caller(ACTOR, EVERYTHING, False)
 
     def refused(self, refused: Refused, scope: MutableMapping[str, Any]) -> Answer:
+        """Return the response to a request that was refused: a page, or the way to the page to sign in."""
         if refused.code == "unauthenticated":
             if "refresh" in refused.headers:
                 return Answer(
@@ -74,29 +76,29 @@ class Gate:
             return Answer(status=303, headers={"location": SIGN_IN}, body=b"")
         status = OWN[refused.code][0]
         caller = scope.get("state", {}).get("caller")
-        return self._renderer.told(status, refused.code.replace("_", " "), str(refused), refused.headers, caller)
+        return self._renderer.error(status, refused.code.replace("_", " "), str(refused), refused.headers, caller)
 
 
 _HTML: Final = {"content-type": "text/html; charset=utf-8"}
 
 
 def check_origin(headers: Mapping[str, str]) -> None:
-    """Raise Refused unless a page of this server sent the request: the browser says so, and no page can make it lie. A
-    request that says nothing of where it comes from is refused too."""
+    """Raise Refused unless a page of this server has sent the request. The browser says so, and pages cannot change
+    what it says. A request that does not say where it comes from is refused too."""
     if headers.get("sec-fetch-site") == "same-origin":
         return
     origin = headers.get("origin", "")
     if "sec-fetch-site" in headers or not origin or origin.partition("://")[2] != headers.get("host"):
-        raise Refused("origin_refused", "only a page of this dashboard can change something here")
+        raise Refused("origin_refused", "only a page of this dashboard can send this form")
 
 
 def session_of(headers: Mapping[str, str]) -> str:
-    """The session's id in a request's cookies, or nothing."""
+    """Return the id of the session in a request's cookies, or an empty text."""
     return cookie_of(headers, COOKIE)
 
 
 def cookie_of(headers: Mapping[str, str], name: str) -> str:
-    """A cookie of a request, or nothing."""
+    """Return a cookie of a request, or an empty text."""
     text = headers.get("cookie", "")
     if len(text) > _COOKIE_CHARS_MAX:
         return ""
@@ -108,14 +110,14 @@ def cookie_of(headers: Mapping[str, str], name: str) -> str:
 
 
 def session_cookie(session_id: str, headers: Mapping[str, str], scheme: str) -> str:
-    """The header that has a browser keep a session, or (an empty id) forget it."""
+    """Return the header that lets a browser keep a session, or, with an empty id, forget it."""
     lasts = int(LASTS.total_seconds()) if session_id else 0
     secure = secure_mark(headers, scheme)
     return f"{COOKIE}={session_id}; Path={PATH}; Max-Age={lasts}; HttpOnly; SameSite=Strict{secure}"
 
 
 def secure_mark(headers: Mapping[str, str], scheme: str) -> str:
-    """What a cookie has at its end where the pages came over TLS."""
+    """Return the end of a cookie for pages that are served over TLS."""
     is_secure = scheme == "https" or headers.get("x-forwarded-proto", "").lower() == "https"
     return "; Secure" if is_secure else ""
 
@@ -128,13 +130,13 @@ def _wanted(scope: MutableMapping[str, Any]) -> str:
 
 
 def safe_target(wanted: str) -> str:
-    """Return where to go after signing in: a page of ours, whatever a link said, in characters that a header can
-    have."""
-    if wanted.startswith("//"):  # Browsers take what follows for a host, also after more than two.
+    """Return where to go after signing in: the wanted page if it belongs to the dashboard, or else the first page. The
+    result has only characters that a header can have."""
+    if wanted.startswith("//"):  # Browsers take what follows for a host, even after more than two slashes.
         return PATH
     try:
         parts = urlsplit(wanted)
-    except ValueError:  # It looks like an address, and is none.
+    except ValueError:  # It is not a URL.
         return PATH
     is_ours = not parts.scheme and not parts.netloc and (parts.path == PATH or parts.path.startswith(f"{PATH}/"))
     if not is_ours or "\\" in wanted or wanted.startswith(_OPEN):

@@ -1,4 +1,4 @@
-"""Pictures of runs of graphs, made fit for a page: its colours are the page's, in light and in dark."""
+"""Pictures of graphs and their runs for pages, in the colours of the page's stylesheet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STYLE: Final = re.compile(r"<style>.*?</style>", re.DOTALL)
 
 
 class Drawn(Struct, frozen=True, kw_only=True):
-    """A picture of a run, and its tokens: those that live, then those that ended last."""
+    """A picture of a run, and its tokens: first the live ones, then those that ended last."""
 
     picture: Markup
     tokens: list[GraphToken]
@@ -29,17 +29,18 @@ class Drawn(Struct, frozen=True, kw_only=True):
 
 
 class Graphs:
-    """Graphs to draw runs with, beside those that the client has itself: it has some if it is an engine."""
+    """Graphs to draw runs with, beside those that the client itself has, if it is an engine."""
 
     def __init__(self, graphs: Iterable[Any]) -> None:
         self._known = {(graph.name, graph.version): graph for graph in graphs if getattr(graph, "model", "") == "graph"}
 
     def knows(self, workflow: str, version: str) -> bool:
+        """Whether there is such a graph."""
         return (workflow, version) in self._known
 
     async def drawn(self, client: AnyClient, run: RunView) -> Drawn | None:
-        """A run with its tokens; None if it is none of a graph, or of one whose definition is nowhere, or does not fit.
-        The definition that the run was started with counts."""
+        """Return a picture of a run with its tokens; None if the run is not of a graph, or if no definition fits it.
+        The definition that the run was started with is tried first."""
         for graph in (None, self._known.get((run.workflow, run.workflow_version))):
             try:
                 tokens = await client.handle(run.id).tokens(graph=graph)
@@ -53,13 +54,14 @@ class Graphs:
         return None
 
     def plain(self, workflow: str, version: str) -> Markup | None:
-        """A graph without a run."""
+        """Return a picture of a graph without a run; None if the graph is unknown."""
         graph = self._known.get((workflow, version))
         return None if graph is None else for_page(graph.to_svg())
 
 
 def for_page(drawn: str) -> Markup:
-    """A picture without its own style, which a strict page does not allow. What is in it was escaped by who drew it."""
+    """Return a picture without its own style, which the pages' security policy forbids. Its texts are escaped
+    already."""
     return Markup(_STYLE.sub("", drawn))  # noqa: S704
 
 

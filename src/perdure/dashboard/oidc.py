@@ -1,9 +1,9 @@
-"""Signing in to the pages through an OpenID Connect provider: authorization code flow with PKCE, state and nonce.
+"""Sign-in through an OpenID Connect provider: the authorization code flow with PKCE, state and nonce.
 
-What a sign-in needs to end is in a cookie of the browser that began it, for ten minutes: a secret, of which the state,
-the nonce and the verifier are made, and where to go then. So beginning writes nothing, any server can end it, and
-nobody can have another browser end a sign-in of theirs. The store remembers those that have ended, so that each ends
-once. Needs the extra `oidc`: authlib, joserfc and httpx.
+The browser that begins a sign-in keeps, in a cookie and for ten minutes, what is needed to finish it: a secret, from
+which the state, the nonce and the verifier are derived, and the page to go to. So beginning a sign-in writes nothing to
+the store, any server can finish it, and nobody can make another person's browser finish it. The store remembers the
+sign-ins that were finished, so that each can be finished once. Needs the extra `oidc`: authlib, joserfc and httpx.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ PENDING: Final = timedelta(minutes=10)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _SECRET_BYTES: Final = 32
 _PATIENCE_S: Final = 10.0
-_KEYS_EVERY_S: Final = 60.0  # keys are looked up again for one that is not known, no more often than that
+_KEYS_EVERY_S: Final = 60.0  # how often at most the keys are read again, for a key that is not known
 _LEEWAY_S: Final = 60
 _TEXT_MAX: Final = 200
-# Signatures that anybody can check and only the provider can make: no shared secrets, and never none at all.
+# Asymmetric signatures only: no shared secrets, and never an unsigned token.
 _ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _LATE_US: Final = (PENDING + timedelta(seconds=_LEEWAY_S)) // _MICROSECOND
-_EXCHANGES_MAX: Final = 8  # codes that are shown to the provider at the same time
+_EXCHANGES_MAX: Final = 8  # codes that are exchanged with the provider at the same time
 _FAILED_FOR_S: Final = 5.0
 _TO_CHARS_MAX: Final = 1_000
 _DIGITS_MAX: Final = 18
-_NO_ANSWER: Final = "The provider does not answer as it should. Try again later, or sign in with a token."
-_TOO_LATE: Final = "Signing in was begun in another browser, or too long ago. Try again."
+_NO_ANSWER: Final = "The provider does not respond as expected. Try again later, or sign in with a token."
+_TOO_LATE: Final = "This sign-in was begun in another browser, or too long ago. Try again."
 
 
 @checked
 @dataclass(frozen=True, kw_only=True)
 class Oidc:
-    """A provider. `redirect_uri` is this server's https://…/ui/sign-in/oidc/callback, as the provider knows it.
+    """An OpenID Connect provider. `redirect_uri` is https://…/ui/sign-in/oidc/callback of this server, as it is
+    registered with the provider.
 
-    `scopes` says what people may do by their claims: {"groups": {"ops": "operate", "admins": "admin"}, "email":
-    {"ann@example.com": "admin"}}. A claim may be a text or a list. All that match count, and whoever has none that
-    matches does not get in. An email address counts only if the provider says that it is verified, unless
-    `trust_unverified_email` is set for a provider that never says so. A session `lasts` so long; numbers are seconds.
-    Raises InvalidArguments.
+    `scopes` maps claims to scopes: {"groups": {"ops": "operate", "admins": "admin"}, "email": {"ann@example.com":
+    "admin"}}. A claim may be a text or a list. Somebody gets all scopes that match; without any, the sign-in fails. An
+    email address counts only if the provider says that it is verified. Set `trust_unverified_email` for a provider that
+    never says so. `lasts` is how long a session is valid; a number is in seconds. Raises InvalidArguments.
     """
 
     issuer: str
@@ -77,24 +77,26 @@ class Oidc:
     def __post_init__(self) -> None:
         for what, url in (("issuer", self.issuer), ("redirect_uri", self.redirect_uri)):
             if not _is_safe(url):
-                raise InvalidArguments(f"the {what} is an https URL, or one of this machine, not {url!r:.200}")
+                raise InvalidArguments(f"{what} must be an https URL, or one of this machine, not {url!r:.200}")
         if not self.client_id or "openid" not in self.request:
-            raise InvalidArguments("a provider needs a client_id, and `openid` among what is requested")
+            raise InvalidArguments("Oidc() needs a client_id, and `openid` in request")
         if not timedelta(0) < span_of(self.lasts, "lasts") <= LASTS:
-            raise InvalidArguments(f"a session lasts up to {LASTS}, not {self.lasts}")
+            raise InvalidArguments(f"lasts must be more than 0 and at most {LASTS}, not {self.lasts}")
         granted = [given for values in self.scopes.values() for given in values.values()]
         if not granted:
-            raise InvalidArguments("scopes= says which claims let somebody in, and for what; without any, nobody is")
+            raise InvalidArguments("scopes must name at least one claim: without any, nobody can sign in")
         for given in granted:
             if parse_scopes(given).is_restricted:
-                raise InvalidArguments(f"the pages show everything, so they need a scope for everything, not {given!r}")
+                raise InvalidArguments(
+                    f"the dashboard shows everything, so it needs a scope for everything, not {given!r}"
+                )
 
     def grants(self, claims: Mapping[str, Any]) -> Grants | None:
-        """What somebody with these claims may do; None: nothing."""
+        """Return the scopes of somebody with these claims; None if no claim matches."""
         found: list[str] = []
         for claim, values in self.scopes.items():
             if claim == "email" and not (self.trust_unverified_email or claims.get("email_verified") is True):
-                continue  # Anybody may have given this address to the provider.
+                continue  # The address may belong to somebody else.
             has = claims.get(claim)
             for one in has if isinstance(has, list) else [has]:
                 if isinstance(one, str) and one in values:
@@ -104,11 +106,11 @@ class Oidc:
 
 
 class OidcProvider:
-    """Asks the provider. What it says of itself and its keys are read when they are needed, and kept."""
+    """Talks to the provider. The provider's metadata and keys are read when they are first needed, and kept."""
 
     def __init__(self, config: Oidc) -> None:
-        if not (find_spec("authlib") and find_spec("joserfc")):  # Said now, not when somebody signs in.
-            raise Misuse("signing in through a provider needs more: pip install 'perdure[oidc]'")
+        if not (find_spec("authlib") and find_spec("joserfc")):  # Raised at the start, not when somebody signs in.
+            raise Misuse("sign-in through a provider needs an extra: pip install 'perdure[oidc]'")
         self.config = config
         self._metadata: dict[str, Any] | None = None
         self._keys: Any = None
@@ -117,7 +119,7 @@ class OidcProvider:
         self._exchanges = asyncio.Semaphore(_EXCHANGES_MAX)
 
     async def begin(self, client: AnyClient, to: str) -> tuple[str, str]:
-        """Where to send the browser, and what it has to keep. Raises NoSession."""
+        """Begin a sign-in. Return where to send the browser, and the text that it has to keep. Raises NoSession."""
         from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
         from authlib.oauth2.rfc7636 import create_s256_code_challenge
 
@@ -137,8 +139,8 @@ class OidcProvider:
         return str(url), begun.text
 
     async def finish(self, client: AnyClient, kept: str, asked: Mapping[str, str]) -> tuple[str, str]:
-        """The id of a new session for whoever comes back from the provider, and where they wanted to go. Raises
-        NoSession. A second time with the same state is too late."""
+        """Finish a sign-in of a browser that comes back from the provider. Return the id of a new session, and the page
+        to go to. Raises NoSession, also if the sign-in was finished before."""
         begun = _Begun.of(kept)
         state = asked.get("state", "").encode(errors="surrogateescape")
         if begun is None or not hmac.compare_digest(state, begun.made("state").encode()):
@@ -148,13 +150,15 @@ class OidcProvider:
             raise NoSession(_TOO_LATE)
         if asked.get("error") or not asked.get("code"):
             said = f"{asked.get('error', 'no code')} {asked.get('error_description', '')}".strip()
-            raise NoSession(f"The provider does not let you in: {said[:_TEXT_MAX]}")
+            raise NoSession(f"The provider refused the sign-in: {said[:_TEXT_MAX]}")
         claims = await self._claims(asked["code"], begun.made("verifier"), begun.made("nonce"))
         grants = self.config.grants(claims)
         is_verified = claims.get("email_verified") is True and bool(claims.get("email"))
         who = claims["email"] if is_verified else claims["sub"]
         if grants is None:
-            raise NoSession(f"The provider knows you as {str(who)[:_TEXT_MAX]}, but nothing of that lets you in here.")
+            raise NoSession(
+                f"The provider knows you as {str(who)[:_TEXT_MAX]}, but none of your claims has a scope here."
+            )
         name = f"{'oidc' if is_verified else 'oidc-id'}:{who}"[:_TEXT_MAX]
         lasts_us = span_of(self.config.lasts, "lasts") // _MICROSECOND
         scopes = [str(one) for one in grants.granted]
@@ -170,14 +174,15 @@ class OidcProvider:
             async with asyncio.timeout(_PATIENCE_S), self._exchanges, self._asking() as asking:
                 given = await asking.fetch_token(metadata["token_endpoint"], code=code, code_verifier=verifier)
         except OAuthError as error:
-            log.warning("the provider %s refuses a code: %s", self.config.issuer, error)
-            raise NoSession("The provider does not take the code that it gave. Try again.") from error
+            log.warning("the provider %s refused a code: %s", self.config.issuer, error)
+            raise NoSession("The provider refused its own code. Try again.") from error
         except Exception as error:
             raise self._unreachable(error) from error
         return await self._checked(str(given.get("id_token", "")), nonce)
 
     async def _checked(self, id_token: str, nonce: str) -> Mapping[str, Any]:
-        """The claims of an ID token, if the provider signed it, now, for us, and for this sign-in. Raises NoSession."""
+        """Return the claims of an ID token. Raises NoSession unless the provider signed it, for this client and this
+        sign-in, and it is valid now."""
         from joserfc import jwt
         from joserfc.errors import JoseError
 
@@ -194,29 +199,29 @@ class OidcProvider:
             try:
                 found = jwt.decode(id_token, await self._known_keys(), algorithms=list(_ALGORITHMS))
             except (JoseError, ValueError):
-                # It may have been signed with a key that is newer than those that are known here.
+                # The provider may have signed it with a newer key than those that are known here.
                 found = jwt.decode(id_token, await self._known_keys(anew=True), algorithms=list(_ALGORITHMS))
             rules.validate(found.claims)
             if found.claims.get("azp", self.config.client_id) != self.config.client_id:
-                raise ValueError("it is for another client")
+                raise ValueError("it was issued for another client")
         except (JoseError, ValueError) as error:
-            log.warning("an ID token of %s is refused: %s", self.config.issuer, error)
-            raise NoSession("What the provider says about you cannot be trusted. Try again.") from error
+            log.warning("an ID token of %s was refused: %s", self.config.issuer, error)
+            raise NoSession("The provider's ID token is not valid. Try again.") from error
         claims: Mapping[str, Any] = found.claims
         return claims
 
     async def _described(self) -> dict[str, Any]:
         if self._metadata is None:
             if monotonic() - self._failed_at < _FAILED_FOR_S:
-                raise NoSession(_NO_ANSWER)  # Who asks again at once is not passed on to the provider.
+                raise NoSession(_NO_ANSWER)  # Shortly after a failure, requests are not passed on to the provider.
             try:
                 found = await self._get(f"{self.config.issuer.rstrip('/')}/.well-known/openid-configuration")
             except NoSession:
                 self._failed_at = monotonic()
                 raise
             if found.get("issuer") != self.config.issuer:
-                log.error("%s says that it is the issuer %r", self.config.issuer, found.get("issuer"))
-                raise NoSession("The provider is not the one that this server expects.")
+                log.error("the metadata of %s name another issuer: %r", self.config.issuer, found.get("issuer"))
+                raise NoSession("The provider's metadata name another issuer than this server expects.")
             self._metadata = found
         return self._metadata
 
@@ -251,13 +256,14 @@ class OidcProvider:
         )
 
     def _unreachable(self, error: BaseException) -> NoSession:
-        log.warning("the provider %s does not answer: %r", self.config.issuer, error)
+        log.warning("the provider %s does not respond: %r", self.config.issuer, error)
         return NoSession(_NO_ANSWER)
 
 
 class _Begun(Struct, frozen=True):
-    """A sign-in that has begun, as the browser keeps it. Only a browser that has this text can end the sign-in: the
-    provider is shown what is made of the secret. The state is made of the whole text, so no part can be exchanged."""
+    """A sign-in that was begun, as the browser keeps it. Only a browser that has this text can finish the sign-in: the
+    provider sees only values that are derived from the secret. The state is derived from the whole text, so no part of
+    it can be changed."""
 
     secret: str
     at: int
@@ -270,7 +276,7 @@ class _Begun(Struct, frozen=True):
 
     @classmethod
     def of(cls, text: str) -> _Begun | None:
-        """None if nobody here has written the text."""
+        """Return a sign-in from its text; None if the text is not one of ours."""
         secret, _, rest = text.partition(".")
         at, _, to = rest.partition(".")
         if len(secret) < _SECRET_BYTES or not at.isascii() or not at.isdigit() or len(at) > _DIGITS_MAX:
@@ -283,22 +289,22 @@ class _Begun(Struct, frozen=True):
         return found if found.text == text else None
 
     def made(self, purpose: str) -> str:
-        """A text of 256 bits for a purpose."""
+        """Return 256 bits for a purpose, derived from the secret and the whole text."""
         made = hmac.digest(self.secret.encode(), f"{purpose} {self.text}".encode(), "sha256")
         return urlsafe_b64encode(made).decode().rstrip("=")
 
     @property
     def ended(self) -> str:
-        """Where it stands among sessions once it has ended: at an id that no session has."""
+        """Return the id under which the store remembers that it was finished. No session has this id."""
         return f"oidc-{hashlib.sha256(self.made('ended').encode()).hexdigest()}"
 
 
 def _is_safe(url: str) -> bool:
-    """Whether nobody on the way can read what is sent there."""
+    """Whether nobody can read on the way what is sent to a URL."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
-    except ValueError:  # It looks like an address, and is none.
+    except ValueError:  # It is not a URL.
         return False
     return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))
 

@@ -1,8 +1,8 @@
-"""What a page is: a function that finds what it shows, a template of the same name, perhaps a module, and actions.
+"""A page: a function that finds what it shows, a template of the same name, and actions.
 
-The same function and template also keep an open page up to date: asked for as a stream of events, a page's address
-answers with those of its regions that have changed. What a reader has seen is in the id of each event, so any server
-can go on after any interruption, and nothing is kept for readers.
+The same function and template also keep an open page up to date. Asked for as a stream of events, the address of a page
+sends those regions of the page that have changed. The id of each event has digests of what the reader has seen, so any
+server can continue after an interruption, and nothing is kept for readers.
 """
 
 from __future__ import annotations
@@ -37,35 +37,39 @@ _TEXT_CHARS_MAX: Final = 1_000_000
 
 
 class Form:
-    """What somebody sent with a form. Fields that are not there are empty."""
+    """The fields of a form that somebody has sent. A missing field is empty."""
 
     def __init__(self, fields: Mapping[str, Sequence[str]]) -> None:
         self._fields = fields
 
     def text(self, name: str) -> str:
+        """Return the value of a field."""
         return next(iter(self._fields.get(name, ())), "")
 
     def texts(self, name: str) -> list[str]:
+        """Return all values of a field that can be sent several times."""
         return list(self._fields.get(name, ()))
 
     def has(self, name: str) -> bool:
+        """Whether the form has a field."""
         return name in self._fields
 
     def number(self, name: str) -> int:
+        """Return the number in a field. Raises Refused."""
         text = self.text(name)
         if not text.isascii() or not text.isdigit() or len(text) > 18:
-            raise Refused("invalid_request", f"{name} is a number, not {text!r:.40}")
+            raise Refused("invalid_request", f"{name} must be a number, not {text!r:.40}")
         return int(text)
 
 
 class Visit:
-    """Somebody looks at a page: who, with what in its address."""
+    """A request for a page: its caller, and the parameters of its address."""
 
     def __init__(
         self, request: Request[Any, Any, Any], client: AnyClient, graphs: Graphs, given: Form | None = None
     ) -> None:
         self.client = client
-        self.given = given  # what was sent with a form and could not be taken
+        self.given = given  # the form that was sent and refused
         self.graphs = graphs
         self._request = request
 
@@ -76,28 +80,30 @@ class Visit:
 
     @property
     def caller(self) -> Caller:
+        """The caller of the request."""
         return caller_of(self._request)
 
     @property
     def may_change(self) -> bool:
+        """Whether the caller may change things."""
         return self.caller.grants.includes(Scope.OPERATE)
 
     def part(self, name: str) -> str:
-        """A part of the path."""
+        """Return a part of the path."""
         found: str = self._request.path_params[name]
         return found
 
     def asked_all(self, name: str) -> list[str]:
-        """The same, of a name that may come several times."""
+        """Return all values of a parameter of the address."""
         return self._request.query_params.getall(name, [])
 
     def asked(self, name: str) -> str:
-        """What the address has under a name, or nothing."""
+        """Return the value of a parameter of the address, or an empty text."""
         return self._request.query_params.get(name, "")
 
 
 class Wrong(Exception):
-    """What somebody sent cannot be taken: the page is shown again, with what they wrote and with what is wrong."""
+    """A form cannot be accepted: the page is shown again, with what was typed and with this message."""
 
 
 Shown = dict[str, Any]
@@ -106,25 +112,27 @@ Do = Callable[[Visit, Form], Awaitable[str]]
 
 
 class Action(Struct, frozen=True):
-    """A form that changes something: where it is sent to, and what is done, which gives the page to go on with."""
+    """A form that changes something: the path that it is sent to, and the function that makes the change and returns
+    the page to show next."""
 
     path: str
     do: Do
 
 
 class Page(Struct, frozen=True, kw_only=True):
-    """A page at a path below the dashboard's. With a `title` it is in the menu; `extra` are handlers of its own."""
+    """A page at a path below that of the dashboard. With a `title` it is in the menu. `extra` are further handlers."""
 
     name: str
     path: str
     show: Show
     title: str = ""
-    menu: str = ""  # the page of the menu that it belongs to, if it is not there itself
+    menu: str = ""  # the page of the menu that it belongs to, if it has no title
     actions: Sequence[Action] = ()
     extra: Sequence[ControllerRouterHandler] = ()
 
 
 def handlers_of(page: Page, renderer: Renderer, graphs: Graphs) -> list[ControllerRouterHandler]:
+    """Return the handlers of a page and its actions."""
     return [
         _shown(page, renderer, graphs),
         *(_done(page, action, renderer, graphs) for action in page.actions),
@@ -170,9 +178,9 @@ def _live(page: Page, renderer: Renderer, visit: Visit, streams: Streams, seen: 
                 return None
             regions = renderer.regions(page.name, await _values(page, visit))
         except (PerdureError, Refused) as error:
-            log.info("a page cannot be kept up to date: %s", error)
+            log.info("the live updates of a page end: %s", error)
             return None
-        # Who looks on must not keep the store from its work: most of the time nobody asks it anything.
+        # An open page must not keep the store busy: it asks for at most a quarter of the time.
         await asyncio.sleep(3 * (loop.time() - began))
         now = marks(regions)
         new = [
@@ -189,7 +197,7 @@ def _live(page: Page, renderer: Renderer, visit: Visit, streams: Streams, seen: 
 
 
 def marks(regions: Mapping[str, str]) -> dict[str, str]:
-    """A few signs for each region, which are others when what it shows is."""
+    """Return a short digest of each region, which changes with its content."""
     return {name: _mark(f"{name}\0{html}") for name, html in regions.items()}
 
 
@@ -214,15 +222,15 @@ def _done(page: Page, action: Action, renderer: Renderer, graphs: Graphs) -> Bas
 
 
 async def form_of(request: Asked) -> Form:
-    """Raises Refused unless it is what forms of ours send."""
+    """Return the form in a request. Raises Refused if there is none."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
-        raise Refused("unsupported_media_type", "only forms are taken here")
+        raise Refused("unsupported_media_type", "this path accepts forms only")
     sent = await request.form()
     fields: dict[str, list[str]] = {}
     for name, value in sent.multi_items():
         if not isinstance(value, str) or "\0" in value or len(value) > _TEXT_CHARS_MAX:
-            raise Refused("invalid_request", f"the field {name!r:.80} cannot be taken")
+            raise Refused("invalid_request", f"the field {name!r:.80} is too long, or is not plain text")
         fields.setdefault(name, []).append(value)
     return Form(fields)
 

@@ -1,4 +1,5 @@
-"""Plots as SVG, drawn here: a page of ours loads nothing that could draw them. Colours are the stylesheet's."""
+"""Plots as SVG. They are drawn by the server, because the pages load no library for it. The stylesheet has the
+colours."""
 
 from __future__ import annotations
 
@@ -43,30 +44,32 @@ class Window(Struct, frozen=True):
 
     @property
     def bucket(self) -> timedelta:
+        """How long a bucket is."""
         return (self.end - self.begin) / self.buckets
 
     def index(self, when: datetime) -> int | None:
-        """The bucket that a time is in."""
+        """Return the number of the bucket that a time is in; None if it is outside of the window."""
         if not self.begin <= when < self.end:
             return None
         return min(self.buckets - 1, int((when - self.begin) / self.bucket))
 
     def at(self, number: int) -> datetime:
+        """Return when a bucket begins."""
         return self.begin + number * self.bucket
 
 
 def bars(window: Window, series: Sequence[Series], title: str) -> Markup:
-    """Stacked bars: one for each bucket."""
+    """Draw stacked bars, one for each bucket."""
     totals = [sum(one.values[number] for one in series) for number in range(window.buckets)]
     top = _round_up(max([*totals, 1]))
     step = (_WIDTH - _LEFT) / window.buckets
     parts = [*_frame(window, top, f"{top:g}", title)]
     for number in range(window.buckets):
         floor = 0.0
-        told = ", ".join(f"{one.title} {one.values[number]:g}" for one in series if one.values[number])
-        if not told:
+        text = ", ".join(f"{one.title} {one.values[number]:g}" for one in series if one.values[number])
+        if not text:
             continue
-        parts.append(Markup("<g><title>{}: {}</title>").format(_clock(window.at(number), window), told))
+        parts.append(Markup("<g><title>{}: {}</title>").format(_clock(window.at(number), window), text))
         for one in series:
             value = one.values[number]
             if value:
@@ -84,7 +87,7 @@ def bars(window: Window, series: Sequence[Series], title: str) -> Markup:
 
 
 def dots(window: Window, found: Sequence[Dot], title: str, look: str) -> Markup:
-    """A dot for each value. Values are lengths of time, in seconds."""
+    """Draw a dot for each value. Values are lengths of time in seconds."""
     top = _nice_span(max([one.value for one in found] or [0.0]))
     parts = [*_frame(window, top, duration(top), title)]
     span = (window.end - window.begin).total_seconds()

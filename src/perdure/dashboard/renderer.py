@@ -1,4 +1,4 @@
-"""How pages are made: templates, which escape everything, the forms of values that they share, and files."""
+"""Renders pages: templates, which escape everything, the filters that they share, and static files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CSP: Final = (
 )
 HEADERS: Final[Mapping[str, str]] = {
     "content-security-policy": CSP,
-    # Without it a browser does not say where a form comes from.
+    # With a stricter policy a browser would not say where a form comes from.
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "vary": "accept",
@@ -37,7 +37,7 @@ _SHOWN_CHARS_MAX: Final = 200_000
 
 
 class MenuItem(Struct, frozen=True):
-    """A page that every page leads to."""
+    """An item of the menu."""
 
     name: str
     title: str
@@ -45,7 +45,7 @@ class MenuItem(Struct, frozen=True):
 
 
 class Renderer:
-    """Fills templates in. Everything is escaped, but for what a template itself, or code here, wrote as markup."""
+    """Renders templates. Everything is escaped, except markup that templates and this package write themselves."""
 
     def __init__(self, menu: Iterable[MenuItem]) -> None:
         self._menu = list(menu)
@@ -56,7 +56,7 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        filters: dict[str, Any] = self._templates.filters  # Jinja types it by its own
+        filters: dict[str, Any] = self._templates.filters  # Jinja's own annotation is narrower
         filters.update(
             {
                 "ago": ago,
@@ -84,27 +84,28 @@ class Renderer:
 
     @cached_property
     def files(self) -> Mapping[str, tuple[bytes, str]]:
-        """What pages load: content and media type, by name."""
+        """The files that pages load: content and media type, by name."""
         found = sorted((HERE / "static").iterdir())
         return {path.name: (path.read_bytes(), _KINDS[path.suffix]) for path in found if path.suffix in _KINDS}
 
     @cached_property
     def edition(self) -> str:
-        """Changes with any of the files, so that browsers may keep each for ever."""
+        """A digest of all files. It is part of their URLs, so browsers may cache them for ever."""
         digest = hashlib.sha256()
         for name, (content, _) in self.files.items():
             digest.update(name.encode() + b"\0" + content)
         return digest.hexdigest()[:12]
 
     def static(self, name: str) -> str:
+        """Return the URL of a file."""
         return f"{PATH}/static/{self.edition}/{name}"
 
     def page(self, name: str, values: Mapping[str, Any]) -> str:
-        """A whole page."""
+        """Return a whole page."""
         return self._templates.get_template(f"{name}.html").render({"page": name, **values})
 
     def regions(self, name: str, values: Mapping[str, Any]) -> dict[str, str]:
-        """Those parts of a page that change while somebody looks at it: its blocks whose name begins with live_."""
+        """Return the regions of a page that are kept up to date: its blocks whose names begin with live_."""
         template = self._templates.get_template(f"{name}.html")
         context = template.new_context({"page": name, **values})
         return {
@@ -113,7 +114,7 @@ class Renderer:
             if block.startswith("live_")
         }
 
-    def told(
+    def error(
         self,
         status: int,
         title: str,
@@ -122,7 +123,7 @@ class Renderer:
         caller: Any = None,
         back: str = PATH,
     ) -> Answer:
-        """A page that says no, or that something went wrong."""
+        """Return the page of an error."""
         body = self.page(
             "problem", {"title": title, "detail": detail, "status": status, "caller": caller, "back": back}
         )
@@ -131,8 +132,8 @@ class Renderer:
 
 
 def url(*parts: Any, **query: Any) -> str:
-    """The address of a page: names and ids in it are encoded, whatever they are. A list of pairs at the end is what it
-    is asked for, if a name comes several times."""
+    """Return the address of a page, with names and ids encoded. A list of pairs at the end is added to the query: there
+    a name may come several times."""
     pairs = [(name, value) for name, value in query.items() if value not in (None, "")]
     if parts and isinstance(parts[-1], list):
         *parts, many = parts  # type: ignore[assignment]
@@ -142,7 +143,7 @@ def url(*parts: Any, **query: Any) -> str:
 
 
 def ago(when: datetime | None) -> Markup:
-    """A time, which the page then tells as how long ago it was, or will be."""
+    """Return a time that the page shows as how long ago it was, or how soon it will come."""
     if when is None:
         return Markup("–")
     text = when.strftime("%Y-%m-%d %H:%M:%S")
@@ -150,7 +151,7 @@ def ago(when: datetime | None) -> Markup:
 
 
 def at(when: datetime | None) -> Markup:
-    """A time of day, with the day."""
+    """Return a time with its date."""
     if when is None:
         return Markup("–")
     text = when.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
@@ -158,19 +159,19 @@ def at(when: datetime | None) -> Markup:
 
 
 def json_text(value: Any) -> str:
-    """A value as JSON for people to read; a very long one is cut."""
+    """Return a value as indented JSON, cut if it is very long."""
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}\n… {len(text):,} characters in all"
 
 
 def json_line(value: Any, chars_max: int = 160) -> str:
-    """A value as JSON in one line, cut if it is long."""
+    """Return a value as JSON on one line, cut if it is long."""
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= chars_max else f"{text[: chars_max - 1]}…"
 
 
 def short(id: str) -> str:
-    """An id as it is told apart in a list: of those that Perdure made, the end; others are somebody's own."""
+    """Return an id for a list: the end of one that Perdure has made, and the whole of one that a user has chosen."""
     is_made = re.fullmatch(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", id) is not None
     return f"…{id[-8:]}" if is_made else id
 

@@ -1,9 +1,9 @@
-"""Who looks at the pages, where there are tokens: a session for each browser that has shown a valid one.
+"""Sessions of the dashboard: one for each browser that has signed in with a valid token.
 
-The browser keeps a random id in a cookie that no script can read and that only pages of ours are sent with; the store
-has the id's SHA-256, and who signed in. A session is bound to the secret of the token that was shown: it ends with the
-next request once that is revoked, replaced or expired. Sessions that are over are removed in time. The API does not
-look at cookies.
+The browser keeps a random id in a cookie, which no script can read and which only requests to the dashboard have. The
+store has the SHA-256 of the id, and who signed in. A session is bound to the secret of its token: once the secret is
+revoked, replaced or expired, the session ends with the next request. Ended sessions are removed from time to time. The
+API ignores cookies.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _ID_CHARS_MAX: Final = 100
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 RESTRICTED: Final = (
-    "This token is for some workflows or tags only. The pages show everything, so they need one with a scope for "
-    "everything; use the API with this one."
+    "This token is for some workflows or tags only. The dashboard shows everything, so it needs a token with a scope "
+    "for everything. Use this one with the API."
 )
 
 
 class NoSession(Exception):
-    """Why somebody does not get in, for the page to say."""
+    """Somebody cannot sign in. The page shows this message."""
 
 
 async def open_session(client: AnyClient, token: str) -> str:
-    """The id of a new session for whoever shows a valid token. Raises NoSession. A crash before it returns leaves a
-    session that nobody has the id of."""
+    """Open a session for a valid token, and return its id. Raises NoSession. A crash before it returns may leave a
+    session whose id nobody has."""
     found = await find_token(client, token)
     if found is None:
-        raise NoSession("This is no valid token.")
+        raise NoSession("This is not a valid token.")
     if found.wrong:
         raise NoSession(f"{found.wrong[:1].upper()}{found.wrong[1:]}.")
     check_pages(found.grants)
@@ -47,13 +47,13 @@ async def open_session(client: AnyClient, token: str) -> str:
 
 
 def check_pages(grants: Grants) -> None:
-    """Raise NoSession unless somebody with these scopes can use the pages."""
+    """Raise NoSession unless these scopes are enough for the dashboard."""
     if grants.is_restricted:
         raise NoSession(RESTRICTED)
 
 
 async def open_foreign_session(client: AnyClient, name: str, issuer: str, scopes: list[str], lasts_us: int) -> str:
-    """The id of a new session for somebody whom a provider knows."""
+    """Open a session for somebody who has signed in through a provider, and return its id."""
     return await _opened(client, name, {"issuer": issuer, "name": name, "scopes": scopes}, lasts_us)
 
 
@@ -65,7 +65,8 @@ async def _opened(client: AnyClient, actor: str, body: dict[str, Any], lasts_us:
 
 
 async def find_session(client: AnyClient, session_id: str, issuer: str | None = None) -> Caller | None:
-    """Who has this session, if it has not ended, and its token is as it was, or the `issuer` is who let them in."""
+    """Return the caller of a session; None if the session has ended, if its token has changed, or if it was opened by
+    another provider than `issuer`."""
     if not session_id or len(session_id) > _ID_CHARS_MAX:
         return None
     session = await client.credentials.session(_digest(session_id))
@@ -78,7 +79,7 @@ async def find_session(client: AnyClient, session_id: str, issuer: str | None = 
     if token is None:
         return None
     sha256 = session.body.get("sha256")
-    if sha256 is None:  # An earlier version has opened it, for a version of the token.
+    if sha256 is None:  # An earlier version of Perdure opened it, and noted the version of the token instead.
         sha256 = token.body["sha256"] if token.version == session.body["version"] else ""
     found = token_at(token, sha256, client.credentials.now())
     if found is None or found.wrong or found.grants.is_restricted:
@@ -87,8 +88,7 @@ async def find_session(client: AnyClient, session_id: str, issuer: str | None = 
 
 
 async def close_session(client: AnyClient, session_id: str) -> None:
-    """End a session, for good, whatever clocks say. A crash leaves it as it was, or ended; a second time changes
-    nothing."""
+    """End a session for good. A crash leaves it open or ended. A second call changes nothing."""
     await client.credentials.end_session(_digest(session_id))
 
 

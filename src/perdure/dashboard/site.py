@@ -1,4 +1,4 @@
-"""The dashboard as one thing that the API's application is given: its pages, its files, and its gate."""
+"""The dashboard as the API's application gets it: its pages, its files, and its gate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FOREVER: Final = "public, max-age=31536000, immutable"
 
 
 class Dashboard:
-    """Pages for `create_app(pages=…)`. `graphs` are those to draw that the client itself does not have the code of."""
+    """Pages for `create_app(pages=…)`. `graphs` are graphs to draw whose code the client itself does not have."""
 
     @checked
     def __init__(self, graphs: Iterable[Any] = (), oidc: Oidc | None = None) -> None:
@@ -38,12 +38,12 @@ class Dashboard:
         known = Graphs(graphs)
         handlers = [handler for page in PAGES for handler in handlers_of(page, self._renderer, known)]
         handlers += sign_in.handlers_of(self._renderer, None if oidc is None else OidcProvider(oidc))
-        told = _telling(self._renderer, self._gate)
+        show_error = _error_handler(self._renderer, self._gate)
         self._handlers: Sequence[ControllerRouterHandler] = [
             Router(
                 "/",
                 route_handlers=[*handlers, _home(), _files(self._renderer), _nothing()],
-                exception_handlers=dict.fromkeys(HANDLERS, told),
+                exception_handlers=dict.fromkeys(HANDLERS, show_error),
                 include_in_schema=False,
             )
         ]
@@ -64,29 +64,29 @@ class Dashboard:
         return self._gate.refused(refused, scope)
 
 
-def _telling(renderer: Renderer, gate: Gate) -> Callable[[Asked, Exception], Response[Any]]:
-    """What goes wrong, told as a page: with the same words and the same status as the API's. It is a plain function,
-    since litestar copies everything else that a router has."""
+def _error_handler(renderer: Renderer, gate: Gate) -> Callable[[Asked, Exception], Response[Any]]:
+    """Return a handler that shows errors as pages, with the text and the status of the API's problems. It is a plain
+    function, because Litestar copies other objects that a router has."""
 
-    def told(request: Asked, error: Exception) -> Response[Any]:
+    def show_error(request: Asked, error: Exception) -> Response[Any]:
         if isinstance(error, Refused):
             return _response(gate.refused(error, request.scope))  # type: ignore[arg-type]
         kinds = (PerdureError, HTTPException, RecursionError, Exception)
         answer = HANDLERS[next(kind for kind in kinds if isinstance(error, kind))](request, error)
         problem = msgspec.json.decode(answer.content, type=Problem)
-        title = "something is wrong" if problem.status >= 500 else problem.title
+        title = "internal error" if problem.status >= 500 else problem.title
         caller = request.scope["state"].get("caller")
         back = _came_from(request.headers.get("referer", ""))
-        return _response(renderer.told(problem.status, title, problem.detail, caller=caller, back=back))
+        return _response(renderer.error(problem.status, title, problem.detail, caller=caller, back=back))
 
-    return told
+    return show_error
 
 
 def _came_from(referer: str) -> str:
-    """The page of ours that somebody was on before, or the first one."""
+    """Return the page of the dashboard that the browser comes from, or the first page."""
     try:
         parts = urlsplit(referer)
-    except ValueError:  # It looks like an address, and is none.
+    except ValueError:  # It is not a URL.
         return PATH
     return safe_target(parts.path + (f"?{parts.query}" if parts.query else ""))
 
@@ -126,9 +126,11 @@ def _nothing() -> ControllerRouterHandler:
 
 @checked
 def dashboard(graphs: Iterable[Any] = (), *, oidc: Oidc | None = None) -> Dashboard:
-    """The dashboard, for `serving(…, pages=dashboard())` and `create_app(…, pages=dashboard())`. `graphs` are drawn on
-    the pages of their runs; an engine that serves draws its own anyway. With `oidc` people can sign in through a
-    provider, and everybody has to sign in, also where there are no tokens."""
+    """Return the dashboard, for `serving(…, pages=dashboard())` and `create_app(…, pages=dashboard())`.
+
+    `graphs` are drawn on the pages of their runs; an engine that serves draws its own graphs anyway. With `oidc` people
+    can sign in through a provider, and everybody has to sign in, even while there are no tokens.
+    """
     return Dashboard(graphs, oidc)
 
 

@@ -1,6 +1,6 @@
-"""A run's life as a picture: a lane for each thing that it did, side by side in time, with the idle time taken out.
+"""The timeline of a run: a lane for each entry of its journal, with idle time left out.
 
-Where nothing runs for long, time is not drawn to scale: a break stands for it, and says how long it was.
+A long time in which nothing ran is not drawn to scale: a break stands for it, and says how long it was.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WORKING: Final = ("step", "compensate")
 
 
 class Lane(Struct, frozen=True, kw_only=True):
-    """One thing that a run did, or still waits for."""
+    """An entry of the journal, or something that the run waits for."""
 
     key: str
     name: str
@@ -34,11 +34,11 @@ class Lane(Struct, frozen=True, kw_only=True):
     begin: datetime
     end: datetime
     look: str
-    told: str
+    text: str
 
 
 class Timeline(Struct, frozen=True, kw_only=True):
-    """What a page needs to show one. `left_out` lanes came before those that are drawn."""
+    """A timeline as a page shows it. `left_out` is how many lanes came before those that are drawn."""
 
     lanes: list[Lane]
     drawing: Markup
@@ -47,7 +47,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
 
 
 class _Scale:
-    """Where a time is: stretches that are drawn to scale, and breaks between them."""
+    """Maps times to positions: stretches that are drawn to scale, with breaks between them."""
 
     def __init__(self, busy: Sequence[tuple[datetime, datetime]], width: float) -> None:
         first, last = busy[0][0], busy[-1][1]
@@ -61,7 +61,7 @@ class _Scale:
                 stretches.append((begin, end))
         self.breaks: list[tuple[float, timedelta]] = []
         total = sum(((end - begin) for begin, end in stretches), timedelta()).total_seconds()
-        # A stretch in which hardly any time passed is a few pixels wide all the same.
+        # Even a very short stretch is a few pixels wide.
         room = max(width * 0.2, width - _BREAK * (len(stretches) - 1) - 6 * len(stretches))
         self._parts: list[tuple[datetime, datetime, float, float]] = []
         x = 0.0
@@ -75,6 +75,7 @@ class _Scale:
         self.width = x
 
     def x(self, when: datetime) -> float:
+        """Return the position of a time."""
         at = 0.0
         for begin, end, left, width in self._parts:
             if when < begin:
@@ -87,7 +88,7 @@ class _Scale:
 
 
 def timeline(entries: Sequence[EntryView], waits: Sequence[WaitView], zoom: float) -> Timeline | None:
-    """None if the run has done nothing yet."""
+    """Return the timeline of a run; None if it has done nothing yet."""
     lanes = [_lane(entry) for entry in entries] + [_open(wait) for wait in waits if wait.since is not None]
     left_out = max(0, len(lanes) - LANES_MAX)
     lanes = lanes[left_out:]
@@ -126,7 +127,7 @@ def _bar(lane: Lane, scale: _Scale, y: int) -> Markup:
         '<g><title>{}</title><rect class="lane" x="0" y="{}" width="{}" height="{}"/>'
         '<rect class="{}" x="{}" y="{}" width="{}" height="{}" rx="2"/></g>'
     ).format(
-        lane.told, y, f"{scale.width:.0f}", LANE,
+        lane.text, y, f"{scale.width:.0f}", LANE,
         lane.look, f"{left + 1:.1f}", y + (LANE - _BAR) // 2, f"{width:.1f}", _BAR,
     )  # fmt: skip
 
@@ -149,14 +150,14 @@ def _lane(entry: EntryView) -> Lane:
         begin=min(entry.started_at, entry.at),
         end=entry.at,
         look=look,
-        told=f"{entry.kind} {entry.name}: {took}{again}",
+        text=f"{entry.kind} {entry.name}: {took}{again}",
     )
 
 
 def _open(wait: WaitView) -> Lane:
     assert wait.since is not None
     is_task = wait.name.startswith("perdure.task")
-    # It has no end yet: the bar shows that it began.
+    # It has not ended yet: the bar shows only when it began.
     return Lane(
         key=f"open.{wait.position}.{wait.name}",
         name="answer to a task" if is_task else wait.name or wait.kind,
@@ -164,12 +165,12 @@ def _open(wait: WaitView) -> Lane:
         begin=wait.since,
         end=wait.since,
         look="now",
-        told=f"waits: {wait.kind} {wait.name}",
+        text=f"waits: {wait.kind} {wait.name}",
     )
 
 
 def _busy(lanes: Sequence[Lane]) -> list[tuple[datetime, datetime]]:
-    """When something ran, or something happened, in order and without overlaps."""
+    """Return the spans in which something ran or happened, in order and without overlaps."""
     spans: list[tuple[datetime, datetime]] = []
     for lane in lanes:
         if lane.kind in _WORKING:

@@ -1,4 +1,4 @@
-"""Plain words for what the store has as data: durations, statuses, what a run waits for, why it does not go on."""
+"""Data as words: durations, statuses, what a run waits for, why it does not continue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 class Look(Struct, frozen=True):
-    """How a status looks: a class of the stylesheet, and a sign, since colour alone tells not everybody."""
+    """How a status looks: a class of the stylesheet, and a sign, for people who cannot tell the colours apart."""
 
     kind: str
     sign: str
@@ -41,16 +41,17 @@ _OTHER: Final = Look("ended", "·")
 
 
 def status_of(status: str) -> Look:
-    """How a status looks, of a run or of a task."""
+    """Return how the status of a run or of a task looks."""
     return _LOOKS.get(status, _OTHER)
 
 
 def words_of(status: str) -> str:
+    """Return a status as words."""
     return status.replace("_", " ")
 
 
 def duration(span: timedelta | float) -> str:
-    """A length of time in one or two units."""
+    """Return a length of time in one or two units."""
     seconds = span.total_seconds() if isinstance(span, timedelta) else span
     if seconds < 0:
         return f"-{duration(-seconds)}"
@@ -71,11 +72,12 @@ def duration(span: timedelta | float) -> str:
 
 
 def amount(number: int, one: str, many: str | None = None) -> str:
-    """A number of things: 1 run, 2 runs."""
+    """Return a number of things: 1 run, 2 runs."""
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
 def bytes_of(size: int) -> str:
+    """Return a number of bytes in the unit that fits it."""
     value = float(size)
     for unit in ("B", "kB", "MB"):
         if value < 1_000:
@@ -85,11 +87,11 @@ def bytes_of(size: int) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Why does it wait?
+# Why a run waits
 
 
 class Reason(Struct, frozen=True, kw_only=True):
-    """Something that a run waits for, in words. `run` and `task` are what to look at, `due_at` when it comes by
+    """Something that a run waits for, in words. `run` or `event` is what it is about, and `due_at` is when it comes by
     itself."""
 
     text: str
@@ -102,7 +104,7 @@ class Reason(Struct, frozen=True, kw_only=True):
 
 
 def reasons(run: RunView, waits: Sequence[WaitView], now: datetime) -> list[list[Reason]]:
-    """Why a run does not go on: all of these must come, each list is of those of which one will do."""
+    """Return why a run does not continue. It waits for all items of the result; of each inner list, one is enough."""
     if run.status in FINISHED:
         return []
     found: list[list[Reason]] = []
@@ -121,32 +123,32 @@ def reasons(run: RunView, waits: Sequence[WaitView], now: datetime) -> list[list
 
 def _held(kind: str, reason: str) -> str:
     if kind == "paused":
-        return f"it is paused: {reason}" if reason != "paused" else "it is paused, until somebody resumes it"
+        return f"it is paused: {reason}" if reason != "paused" else "it is paused until somebody resumes it"
     if kind == "poison":
-        return f"it is set aside, because its process died with it again and again: {reason}"
+        return f"it is held, because it kept killing its process: {reason}"
     return f"its code does not fit its journal: {reason}"
 
 
 def _stranded(run: RunView, why: str) -> Reason:
     if run.model == "operation" and run.status in (Status.CREATED, Status.ROLLING_BACK):
-        # It may well be that no engine is to have it.
+        # Perhaps no engine is meant to have it.
         does = "does" if run.status == Status.CREATED else "undoes"
-        return Reason(text=f"{why}: whoever {does} it outside says so here, or a worker that has it is started")
-    return Reason(text=f"{why}: start a worker that has this workflow, and it goes on", is_alarming=True)
+        return Reason(text=f"{why}: somebody outside {does} it and says so here, or you start a worker that has it")
+    return Reason(text=f"{why}: start a worker that has this workflow, and the run continues", is_alarming=True)
 
 
 def _busy(run: RunView) -> str:
     match run.status:
         case "created":
-            return "nobody has begun it yet"
+            return "no engine has begun it yet"
         case "suspended":
-            return "what it waited for has come: it goes on as soon as an engine takes it"
+            return "what it waited for has come: it continues as soon as an engine takes it"
         case "rolling_back":
-            return "it is being undone"
+            return "it is being rolled back"
         case "cancelling":
-            return "it was cancelled, and gives up at its next step"
+            return "it was cancelled, and stops at its next step"
         case _ if run.owner is None:
-            return "it goes on as soon as an engine takes it"
+            return "it continues as soon as an engine takes it"
         case _:
             return "its code, or a step, is running"
 
@@ -154,11 +156,13 @@ def _busy(run: RunView) -> str:
 def _reason(wait: WaitView, now: datetime) -> Reason:
     match wait.kind:
         case "event" if wait.name.startswith("perdure.task"):
-            return Reason(text="somebody's answer to a task", since=wait.since, is_awaited=True)
+            return Reason(text="the answer to a task", since=wait.since, is_awaited=True)
         case "event":
             where = ", ".join(f"{name} = {value!r}" for name, value in wait.where.items())
             text = f"the event {wait.name}" + (f" with {where}" if where else "")
             return Reason(text=text, since=wait.since, event=wait.name, is_awaited=True)
+        case "standstill":
+            return Reason(text=wait.name, is_alarming=True)
         case "run":
             return Reason(text="the end of run", run=wait.target, since=wait.since, is_awaited=True)
         case "retry":

@@ -1,6 +1,6 @@
-"""The HTTP API: `serve("sqlite:///shop.db")`, or `create_app(engine)` inside an application of one's own.
+"""The HTTP API: `serve("sqlite:///shop.db")`, or `create_app(engine)` inside an application of your own.
 
-Needs the extra `http`: litestar and uvicorn. docs/http.md has its routes, its access rules and its codes.
+Needs the extra `http`: litestar and uvicorn. docs/http.md describes its routes, its access rules and its error codes.
 """
 
 from __future__ import annotations

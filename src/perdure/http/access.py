@@ -1,10 +1,11 @@
-"""Who asks, and whether they may: by token, or, as long as no token was ever made, from this machine only.
+"""Who the caller is, and whether it may do what it asks for.
 
-Until then a server may have a start-up token, which is known only to whoever started it: a reverse proxy on this
-machine would otherwise make everybody's requests come from it.
+A caller has a token. Until the first token is created, everybody on this machine is let in, and nobody else. A server
+may demand a start-up token for that time, which only the person who started it knows: behind a reverse proxy on this
+machine, everybody's requests would seem to come from this machine.
 
-The dashboard's pages are guarded by the same functions: `Access.identify` tells who asks, `reads`, `operates` and
-`administers` are guards for handlers.
+The dashboard uses the same functions: `Access.identify` identifies the caller; `reads`, `operates` and `administers`
+are guards for handlers.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from perdure.http.problems import Refused
 from perdure.http.scopes import EVERYTHING, Grants, Scope
 from perdure.http.tokens import find_token, has_tokens
 
-NOBODY: Final = "http"  # who changes something where there are no tokens
+NOBODY: Final = "http"  # the actor of changes while there are no tokens
 NOTED_EVERY_S: Final = 60.0
 STARTUP_SESSION_S: Final = 12 * 3600.0
 _STARTUP_SESSIONS_MAX: Final = 100
@@ -33,7 +34,7 @@ _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real
 
 
 class Caller(Struct, frozen=True):
-    """Who asks: the name of a token, which is the actor in the audit trail, and what it is good for."""
+    """The caller of a request: its name, which is the actor in the audit trail, and its scopes."""
 
     name: str
     grants: Grants
@@ -44,47 +45,53 @@ STARTUP: Final = "perdure_startup_"
 
 
 def new_startup_token() -> str:
-    """A token for one server, until it ends or the first token is made in its store."""
+    """Return a token for one server. It is valid until the server ends, or until the first token is created in its
+    store."""
     return STARTUP + secrets.token_urlsafe(32)
 
 
 class Access:
-    """Tells who asks. Once there is a token, everybody needs one, in this process until it ends."""
+    """Identifies callers. Once this process has seen that there is a token, every caller needs one until the process
+    ends."""
 
     def __init__(self, client: AnyClient, startup_token: str | None = None) -> None:
         self.client = client
         self._needs_token = False
         self._startup_token = startup_token
-        self._startup_sessions: dict[bytes, float] = {}  # until when, by the SHA-256 of their ids; the oldest first
-        self._noted_at: dict[str, float] = {}  # when uses of tokens were last written, by name
+        self._startup_sessions: dict[bytes, float] = {}  # when each ends, by the SHA-256 of its id; oldest first
+        self._noted_at: dict[str, float] = {}  # when the use of a token was last written, by name
 
     async def needs_token(self) -> bool:
+        """Whether every caller needs a token, because one was created at some time."""
         if not self._needs_token:
             self._needs_token = await has_tokens(self.client)
         return self._needs_token
 
     async def identify(self, headers: dict[str, str], peer: str | None) -> Caller:
-        """Who sent a request with these headers, from this address (None: over a socket that has none). Raises
-        Refused. Cookies are not looked at, so no page of somebody else's can ask in a visitor's name."""
+        """Return the caller of a request with these headers, from this address (None: a socket without addresses).
+
+        Cookies are ignored, so that a page of another site cannot act in the name of its visitor. Raises Refused.
+        """
         if await self.needs_token():
             return await self._by_token(_bearer(headers))
         check_local(headers, peer)
         if self._startup_token is not None and not self.is_startup_token(_bearer(headers)):
-            raise _unauthenticated("send the start-up token that the server has printed: Authorization: Bearer …")
+            raise _unauthenticated("send the start-up token that the server printed: Authorization: Bearer …")
         return Caller(NOBODY, EVERYTHING, False)
 
     @property
     def needs_startup_token(self) -> bool:
-        """Whether somebody on this machine has to show the start-up token, where there is no other."""
+        """Whether callers on this machine need the start-up token while there is no other token."""
         return self._startup_token is not None
 
     def is_startup_token(self, shown: str) -> bool:
+        """Whether this is the start-up token."""
         return self._startup_token is not None and _is_same(self._startup_token, shown)
 
-    # Sessions of whoever has shown the start-up token. They end with this process, or earlier, so it alone knows them.
+    # Sessions of people who have signed in with the start-up token. They end with this process, so only it knows them.
 
     def open_startup_session(self) -> str:
-        """What the browser of whoever has shown the start-up token keeps instead of it."""
+        """Return the id of a new session, which the browser keeps instead of the start-up token."""
         session = secrets.token_urlsafe(32)
         self._startup_sessions[_digest(session)] = monotonic() + STARTUP_SESSION_S
         if len(self._startup_sessions) > _STARTUP_SESSIONS_MAX:
@@ -92,10 +99,11 @@ class Access:
         return session
 
     def is_startup_session(self, shown: str) -> bool:
+        """Whether this is the id of an open start-up session."""
         return self._startup_sessions.get(_digest(shown), 0.0) > monotonic()
 
     def end_startup_session(self, shown: str) -> None:
-        """Forget a session; one that there is not is none already."""
+        """End a session. An unknown one is ignored."""
         self._startup_sessions.pop(_digest(shown), None)
 
     async def _by_token(self, token: str) -> Caller:
@@ -108,7 +116,8 @@ class Access:
         return Caller(found.name, found.grants, True)
 
     async def note_use(self, name: str) -> None:
-        """Have the store say when a token was last used, to the minute: a write for each request would be too many."""
+        """Write to the store that a token was used now, at most once a minute: a write per request would be too
+        many."""
         now = monotonic()
         if now - self._noted_at.get(name, -NOTED_EVERY_S) >= NOTED_EVERY_S:
             self._noted_at[name] = now
@@ -133,17 +142,17 @@ def _unauthenticated(detail: str) -> Refused:
 
 
 def check_local(headers: dict[str, str], peer: str | None) -> None:
-    """Raise Refused unless a request comes from this machine, was meant for it, and was not passed on by a proxy. A
-    name that somebody has pointed at this machine (DNS rebinding) is not one of its own."""
+    """Raise Refused unless a request comes from this machine, is meant for it, and did not pass a proxy. A host name
+    that somebody has pointed at this machine (DNS rebinding) is not accepted."""
     is_passed_on = any(name in headers for name in _FORWARDED)
     if (peer is not None and not is_loopback(peer)) or is_passed_on or not is_loopback(_host(headers.get("host", ""))):
         raise Refused(
-            "local_only", "there are no tokens yet, so only requests from this machine to localhost are answered"
+            "local_only", "there are no tokens yet: only requests from this machine to localhost are answered"
         )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host's name or address is this machine's own, and reached from nowhere else."""
+    """Whether a host's name or address is one that only this machine itself can reach."""
     if host.rstrip(".").lower() == "localhost":
         return True
     try:
@@ -166,19 +175,20 @@ IDENTIFY: Final = "perdure_identify"
 
 
 def caller_of(connection: Asking) -> Caller:
+    """Return the caller of a request."""
     caller: Caller = connection.scope["state"]["caller"]
     return caller
 
 
 def address_of(connection: Asking) -> str:
-    """The address that tries of whoever asks are counted for."""
+    """Return the address for which failed sign-ins of this caller are counted."""
     found: str = connection.scope["state"][ADDRESS]
     return found
 
 
 async def check_again(connection: Asking) -> None:
-    """Find out once more who asks, and whether they may ask for this: for what goes on after the request was admitted.
-    Raises as the first time, if the token or session has ended, has other scopes, or a run is out of reach by now."""
+    """Identify and authorise the caller of a long-lasting request again. Raises as for a new request: if the token or
+    the session has ended, if its scopes have changed, or if the run is out of its reach."""
     state = connection.scope["state"]
     state["caller"] = await state[IDENTIFY]()
     await connection.route_handler.authorize_connection(connection)
@@ -192,14 +202,17 @@ def _check(connection: Asking, scope: Scope) -> None:
 
 
 def reads(connection: Asking, _handler: BaseRouteHandler) -> None:
+    """Guard a handler: the caller may read everything. Raises Refused."""
     _check(connection, Scope.READ)
 
 
 def operates(connection: Asking, _handler: BaseRouteHandler) -> None:
+    """Guard a handler: the caller may operate everything. Raises Refused."""
     _check(connection, Scope.OPERATE)
 
 
 def administers(connection: Asking, _handler: BaseRouteHandler) -> None:
+    """Guard a handler: the caller is an administrator. Raises Refused."""
     _check(connection, Scope.ADMIN)
 
 

@@ -1,7 +1,6 @@
-"""Whose address a request has: that of the connection, or, behind a proxy that is trusted, the client's.
+"""The address that a request is counted for: that of the connection or, behind a trusted proxy, that of the client.
 
-An address only says how fast somebody may try. Whether a request comes from this machine is always a matter of the
-connection itself.
+This address is used for rate limits only. Whether a request comes from this machine depends on the connection alone.
 """
 
 from __future__ import annotations
@@ -16,29 +15,29 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _HEADER: Final = b"x-forwarded-for"
-_HOPS_MAX: Final = 20  # of a chain of proxies
-_IPV6_BITS: Final = 64  # What one household or machine is given: it can use any address in it.
+_HOPS_MAX: Final = 20  # proxies that a request may have passed
+_IPV6_BITS: Final = 64  # The prefix that one household or machine is given: it can use every address in it.
 
 
 class Proxies:
-    """The proxies whose word counts: addresses or networks, as 10.0.0.7 or 10.0.0.0/8. None unless given. Raises
+    """The trusted proxies: addresses or networks, such as 10.0.0.7 or 10.0.0.0/8. By default none. Raises
     InvalidArguments."""
 
     def __init__(self, trusted: Iterable[str] = ()) -> None:
         if isinstance(trusted, str):
-            raise InvalidArguments("trusted_proxies is a list of addresses and networks, not a text")
+            raise InvalidArguments("trusted_proxies must be a list of addresses and networks, not a str")
         self._trusted = tuple(_network(one) for one in trusted)
 
     def client(self, peer: str | None, headers: Sequence[tuple[bytes, bytes]]) -> str:
-        """Who counts as one caller: the client behind the proxies that are trusted, or else whoever has connected.
-        Addresses of IPv6 count by their first 64 bits."""
+        """Return the address that a request is counted for: that of the client behind trusted proxies, or else that of
+        the connection. Of an IPv6 address the first 64 bits count."""
         found = _address(peer or "")
         if found is None:
             return str(peer)
         if self._is_trusted(found):
             texts = b",".join(value for name, value in headers if name.lower() == _HEADER).decode("latin-1").split(",")
-            # Each proxy adds who has connected to it, so what is on the right was said by those nearest to us. What is
-            # left of the first one that is not trusted, anybody may have made up.
+            # Each proxy appends the address that has connected to it, so the rightmost ones are of the proxies next to
+            # us. Everything to the left of the first address that is not trusted may be forged.
             for text in texts[: -_HOPS_MAX - 1 : -1]:
                 if (said := _address(text.strip())) is None:
                     break
@@ -58,12 +57,12 @@ def _network(text: str) -> Network:
         return ipaddress.ip_network(text, strict=False)
     except ValueError:
         raise InvalidArguments(
-            f"a trusted proxy is an address or a network, as 10.0.0.7 or 10.0.0.0/8, not {text!r:.80}"
+            f"a trusted proxy must be an address or a network, such as 10.0.0.7 or 10.0.0.0/8, not {text!r:.80}"
         ) from None
 
 
 def _address(text: str) -> Address | None:
-    """An address, also with a port or a zone, as some proxies write it."""
+    """Return an address, or None. A port or a zone, which some proxies add, is left out."""
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:

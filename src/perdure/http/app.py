@@ -1,9 +1,9 @@
-"""The application: routes, and what stands around them."""
+"""The application: the routes, and the layers around them."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
 from litestar import Litestar, Router
@@ -11,8 +11,9 @@ from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
-from litestar.openapi.spec import Components, SecurityScheme
+from litestar.openapi.spec import Components, SecurityScheme, Tag
 from litestar.types import ASGIApp, Receive, Send
+from msgspec import Struct
 
 from perdure.client import Client
 from perdure.engine import AnyClient
@@ -26,7 +27,7 @@ from perdure.http.params import Body
 from perdure.http.problems import HANDLERS, Refused
 from perdure.http.rate_limit import Pace
 from perdure.http.reach import reads_some
-from perdure.http.routes import CAPABILITIES, WATCHED
+from perdure.http.routes import MONITORED, ROUTERS, TAGS
 from perdure.http.shield import SLASH, Shield
 from perdure.http.streams import Streams
 from perdure.ports import Store
@@ -37,13 +38,13 @@ BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 _CHANGING: Final = ("POST", "PUT", "PATCH")
 _STRANGERS_PER_S, _STRANGERS_BURST = 1, 20
 _DOCUMENT: Final = f"{PATH}/openapi.json"
-_PAGES_OF_LITESTAR: Final = (PATH, f"{PATH}/{{path}}")  # beside the document it says in HTML that there is nothing
+_PAGES_OF_LITESTAR: Final = (PATH, f"{PATH}/{{path}}")  # pages in HTML that Litestar adds beside the document
 
 
 class App:
-    """An ASGI application that serves the API, and, beside it, pages that were given.
+    """An ASGI application that serves the API and, if some were given, pages.
 
-    `client` is what answers, `access` tells who asks, `streams` are the server-sent events that are open.
+    `client` carries out the requests, `access` identifies callers, `streams` are the open server-sent events.
     """
 
     def __init__(self, client: AnyClient, inner: Litestar, shield: Shield, access: Access, streams: Streams) -> None:
@@ -58,9 +59,18 @@ class App:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The OpenAPI document."""
+        """Return the OpenAPI document."""
         _forbid_unknown(self.inner)
         return self.inner.openapi_schema.to_schema()
+
+
+class _Parts(Struct, frozen=True, kw_only=True):
+    """What the handlers of routes are given."""
+
+    client: AnyClient
+    access: Access
+    measures: Measures
+    streams: Streams
 
 
 @checked
@@ -80,18 +90,18 @@ def create_app(
     trusted_proxies: Iterable[str] = (),
     check_s: float = 5,
 ) -> App:
-    """The API as an ASGI application. A client, or an engine, that is given must be open while it serves; for a store,
-    or its URL, it has a client of its own.
+    """Return the API as an ASGI application. A client, or an engine, that you pass must be open while the application
+    serves. For a store, or its URL, the application opens a client of its own.
 
-    `pages` are served beside the API: `dashboard()` of perdure.dashboard gives some. `origins` are those of pages
-    elsewhere that may ask (CORS): none unless given. Each token, or address, may ask `requests_burst` times at once and
-    `requests_per_s` times a second. There may be `streams_max` streams, `token_streams_max` of them of one token. A
-    stream ends after `stream_s_max`, and looks for changes every `poll_s`. As long as no token was made in the store,
-    everybody on this machine may ask for everything, unless they have to show a `startup_token`.
+    `pages` are served beside the API, such as those of `perdure.dashboard.dashboard()`. `origins` are the origins of
+    pages that may call the API (CORS); by default none. Each token, or address, may send `requests_burst` requests at
+    once and `requests_per_s` per second. `streams_max` streams may be open, `token_streams_max` of them by one token. A
+    stream ends after `stream_s_max`, and looks for changes every `poll_s`. While the store has no token, everybody on
+    this machine may do everything, unless `startup_token` is set: then they have to send it.
 
-    `trusted_proxies` are addresses and networks of reverse proxies whose X-Forwarded-For says for which address tries
-    to get in are counted: none unless given. Every `check_s` it is looked at whether a stream's reader may still read.
-    Raises InvalidArguments.
+    `trusted_proxies` are addresses and networks of reverse proxies: their X-Forwarded-For names the address for which
+    failed sign-ins are counted. By default none is trusted. Every `check_s` a stream checks whether its reader may
+    still read. Raises InvalidArguments.
     """
     bounds = {
         "body_bytes_max": body_bytes_max,
@@ -102,34 +112,53 @@ def create_app(
         "stream_s_max": stream_s_max,
         "poll_s": poll_s,
     }
+    _check(bounds, startup_token)
+    is_given = isinstance(client_or_store, AnyClient)
+    client = client_or_store if isinstance(client_or_store, AnyClient) else Client(client_or_store)
+    parts = _Parts(
+        client=client,
+        access=Access(client, startup_token),
+        measures=Measures(),
+        streams=Streams(streams_max, token_streams_max, stream_s_max, poll_s, check_s),
+    )
+    inner = _routes(parts, pages, body_bytes_max, is_given=is_given)
+    shield = Shield(
+        inner,
+        access=parts.access,
+        measures=parts.measures,
+        pace=Pace(requests_per_s, requests_burst),
+        strangers=Pace(_STRANGERS_PER_S, _STRANGERS_BURST),
+        streams=parts.streams,
+        origins=frozenset(origins),
+        pages=pages,
+        proxies=Proxies(trusted_proxies),
+    )
+    return App(client, inner, shield, parts.access, parts.streams)
+
+
+def _check(bounds: dict[str, float], startup_token: str | None) -> None:
     for name, bound in bounds.items():
         if bound <= 0:
-            raise InvalidArguments(f"create_app(): {name} is more than 0, not {shown(bound)}")
+            raise InvalidArguments(f"create_app(): {name} must be more than 0, not {shown(bound)}")
     if startup_token == "":
         raise InvalidArguments(
             "create_app(): an empty startup_token would let everybody in; new_startup_token() makes one"
         )
-    is_given = isinstance(client_or_store, AnyClient)
-    client = client_or_store if isinstance(client_or_store, AnyClient) else Client(client_or_store)
-    measures = Measures()
-    streams = Streams(streams_max, token_streams_max, stream_s_max, poll_s, check_s)
-    access = Access(client, startup_token)
 
-    @asynccontextmanager
-    async def lifespan(_app: Litestar) -> AsyncGenerator[None]:
-        if is_given:
-            yield
-            return
-        async with client:
-            yield
 
-    inner = Litestar(
-        [Router(PATH, route_handlers=list(CAPABILITIES)), *WATCHED, *(pages.handlers if pages is not None else ())],
+def _routes(parts: _Parts, pages: Pages | None, body_bytes_max: int, *, is_given: bool) -> Litestar:
+    """Return the application without its shield: routes, pages, and what their handlers are given."""
+
+    def lifespan(_app: Litestar) -> AbstractAsyncContextManager[None]:
+        return _opened(parts.client, is_given=is_given)
+
+    return Litestar(
+        [Router(PATH, route_handlers=list(ROUTERS)), *MONITORED, *(pages.handlers if pages is not None else ())],
         dependencies={
-            "access": Provide(lambda: access, sync_to_thread=False),
-            "client": Provide(lambda: client, sync_to_thread=False),
-            "measures": Provide(lambda: measures, sync_to_thread=False),
-            "streams": Provide(lambda: streams, sync_to_thread=False),
+            "access": Provide(lambda: parts.access, sync_to_thread=False),
+            "client": Provide(lambda: parts.client, sync_to_thread=False),
+            "measures": Provide(lambda: parts.measures, sync_to_thread=False),
+            "streams": Provide(lambda: parts.streams, sync_to_thread=False),
         },
         signature_types=[Access, Client, Measures, Streams],
         exception_handlers=HANDLERS,
@@ -138,28 +167,30 @@ def create_app(
         request_max_body_size=body_bytes_max,
         logging_config=None,
         openapi_config=_document(),
-        state=State({"client": client}),
+        state=State({"client": parts.client}),
     )
-    shield = Shield(
-        inner,
-        access=access,
-        measures=measures,
-        pace=Pace(requests_per_s, requests_burst),
-        strangers=Pace(_STRANGERS_PER_S, _STRANGERS_BURST),
-        streams=streams,
-        origins=frozenset(origins),
-        pages=pages,
-        proxies=Proxies(trusted_proxies),
-    )
-    return App(client, inner, shield, access, streams)
+
+
+@asynccontextmanager
+async def _opened(client: AnyClient, *, is_given: bool) -> AsyncGenerator[None]:
+    """Keep a client of the application's own open while it serves. A given one is opened and closed by its owner."""
+    if is_given:
+        yield
+        return
+    async with client:
+        yield
 
 
 def _forbid_unknown(app: Litestar) -> None:
-    """Say of bodies that they may have no other fields than those in the document: Litestar leaves that out."""
+    """Say in the document that bodies may have no other fields: Litestar leaves that out."""
     schemas = app.openapi_schema.components.schemas or {}
-    for body in Body.__subclasses__():
+    for body in _bodies(Body):
         if (schema := schemas.get(body.__name__)) is not None:
             schema.additional_properties = False
+
+
+def _bodies(above: type[Body]) -> list[type[Body]]:
+    return [one for below in above.__subclasses__() for one in (below, *_bodies(below))]
 
 
 def _document() -> OpenAPIConfig:
@@ -167,19 +198,20 @@ def _document() -> OpenAPIConfig:
     return OpenAPIConfig(
         title="Perdure",
         version="1",
-        description="Durable workflows: start, watch and steer runs. Errors are problems (RFC 9457) with stable codes.",
+        description="Durable workflows: start, watch and change runs. Errors have stable codes (RFC 9457).",
         use_handler_docstrings=True,
         components=Components(security_schemes={"token": bearer}),
         security=[{"token": []}],
+        tags=[Tag(name=name, description=about) for name, about in TAGS.items()],
         openapi_router=Router(PATH, route_handlers=[], guards=[reads_some], include_in_schema=False),
         render_plugins=[JsonRenderPlugin(path="/openapi.json")],
     )
 
 
 class _Named:
-    """Once a request has found its route: give slashes in names back, and see that what changes something is JSON. A
-    form of another page cannot send that without asking first; pages of ours see themselves that it is not another's.
-    """
+    """A middleware for requests that have found their route. It restores slashes in names, and refuses changes that are
+    not JSON: a form of another page cannot send JSON without asking first (CORS). Pages check the origin of their forms
+    themselves."""
 
     def __init__(self, pages: Pages | None, body_bytes_max: int) -> None:
         self._pages = pages
@@ -201,9 +233,9 @@ class _Named:
         return named
 
     def _is_json(self, scope: Any) -> bool:
-        """Whether a request brings JSON. Raises Refused for one that changes something and does not."""
+        """Whether a request has a JSON body. Raises Refused for a change that has none."""
         if scope["path_template"] in _PAGES_OF_LITESTAR:
-            raise Refused("not_found", "there is nothing at this path; /api/v1/openapi.json has what there is")
+            raise Refused("not_found", "there is nothing at this path; /api/v1/openapi.json has all paths")
         if scope["path_template"] == _DOCUMENT:
             _forbid_unknown(scope["litestar_app"])
         if scope["method"] not in _CHANGING or (self._pages is not None and self._pages.covers(scope["path"])):

@@ -1,4 +1,4 @@
-"""Bodies of requests, before anything is made of them: JSON that means one thing to everybody who reads it."""
+"""Checks of request bodies before they are decoded: JSON that all readers understand in the same way."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from litestar.types import Receive
 
 from perdure.http.problems import Refused
 
-_AT_ONCE_BYTES: Final = 64 * 1024  # A larger body is looked through in a thread.
+_AT_ONCE_BYTES: Final = 64 * 1024  # A larger body is checked in a thread.
 
 
 async def checked(receive: Receive, bytes_max: int) -> Receive:
-    """Read a body of JSON, and have it received once more. Raises Refused for one that is too large, is not UTF-8, or
-    has a key twice: readers disagree about which one counts, and a proxy may have checked the other."""
+    """Read and check a JSON body, and return a `receive` that gives it again.
+
+    Raises Refused for a body that is too large, is not UTF-8, or has a key twice in one object: readers disagree about
+    which of the two counts, so a proxy may have checked the other one.
+    """
     parts: list[Any] = []
     size = 0
     while True:
@@ -47,7 +50,7 @@ def _check(body: bytes) -> None:
     try:
         json.loads(text, object_pairs_hook=_keys, parse_int=_leave, parse_float=_leave)
     except (ValueError, RecursionError):
-        return  # Whoever decodes it says what is wrong with it.
+        return  # The decoder reports what is wrong with it.
 
 
 def _leave(text: str) -> str:
@@ -55,7 +58,7 @@ def _leave(text: str) -> str:
 
 
 def _keys(pairs: list[tuple[str, Any]]) -> None:
-    """The keys of an object. Raises Refused for one that is there twice."""
+    """Raise Refused if an object has a key twice."""
     if len(pairs) > 1:
         seen: set[str] = set()
         for key, _ in pairs:

@@ -1,7 +1,7 @@
-"""Connections that do not get on: how many there may be, and how long a request may take to arrive.
+"""Limits of connections: how many may be open, and how long a request may take to arrive.
 
-Uvicorn waits for as long as it takes until a request's head and body are there. So a few hundred sockets that send
-nothing, or a byte now and then, would keep everybody else out.
+Uvicorn waits without a limit for a request's head and body. So a few hundred sockets that send nothing, or a byte now
+and then, would keep everybody else out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from perdure.values.arguments import check_fields
 log = logging.getLogger("perdure.http")
 
 _SAID_EVERY_S: Final = 60.0
-_FILES_SPARE: Final = 64  # of the process's own: the store, its log, modules that are imported late
+_FILES_SPARE: Final = 64  # for the process itself: the store, logs, modules that are imported late
 _CONNECTIONS_MIN: Final = 16
 _PIECE_BYTES: Final = 8 * 1024
 _HEAD_END: Final = re.compile(rb"\n\r?\n")
@@ -37,8 +37,9 @@ _NOISY: Final = {
 class ConnectionLimits(Struct, frozen=True, kw_only=True):
     """Bounds on the connections of a server.
 
-    `head_s` and `body_s` are how long a request's head and body may take to arrive, `write_s` how long a reader may
-    leave an answer unread, `idle_s` how long a connection is kept between requests. Raises InvalidArguments.
+    `head_s` and `body_s` bound how long a request's head and body may take to arrive. `write_s` bounds how long a
+    reader may leave a response unread, and `idle_s` how long a connection is kept between requests. Raises
+    InvalidArguments.
     """
 
     connections_max: int = 500
@@ -56,18 +57,19 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
 class Connections:
     """The open connections of one server.
 
-    When there are too many, the one that has waited longest for the head of its request is closed. If there is none,
-    the new one is: those whose requests are being answered are left alone.
+    If there are too many, the connection that has waited longest for the head of its request is closed. If none waits,
+    the new one is closed: connections whose requests are being answered are never closed for others.
     """
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self._max = min(limits.connections_max, _room_for_files())
         self._open = 0
-        self._waiting: dict[Any, None] = {}  # for the head of a request; the oldest first
-        self._told = Rarely()
+        self._waiting: dict[Any, None] = {}  # connections that wait for the head of a request; oldest first
+        self._reported = Rarely()
 
     def opened(self, connection: Any) -> None:
+        """Count a new connection. Closes one if there are too many."""
         self._open += 1
         if self._open > self._max:
             oldest = next(iter(self._waiting), connection)
@@ -75,39 +77,43 @@ class Connections:
         self._waiting[connection] = None
 
     def closed(self, connection: Any) -> None:
+        """Forget a connection that is closed."""
         self._open -= 1
         self._waiting.pop(connection, None)
 
     def waits(self, connection: Any, *, for_head: bool) -> None:
+        """Note whether a connection waits for the head of a request."""
         if not for_head:
             self._waiting.pop(connection, None)
         elif connection not in self._waiting:
             self._waiting[connection] = None
 
     def end(self) -> None:
-        """Close those that have not sent a request: nobody will answer them."""
+        """Close the connections that have not sent a request: the server has stopped."""
         for connection in list(self._waiting):
             connection.transport.abort()
 
     def refuse(self, connection: Any, why: str, answer: bytes = b"") -> None:
+        """Close a connection, after a response if one is given. The log says why, at most once a minute."""
         self._waiting.pop(connection, None)
         if answer:
             connection.transport.write(answer)
             connection.transport.close()
         else:
             connection.transport.abort()
-        if (count := self._told.count(why.partition(" ")[0])) is not None:
+        if (count := self._reported.count(why.partition(" ")[0])) is not None:
             log.warning("%s, so a connection was closed (%d in the last minute)", why, count)
 
 
 class Rarely:
-    """Counts what happens, and tells it once a minute."""
+    """Counts what happens, so that it can be logged once a minute."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[float, int]] = {}  # when it was told, and how often it was not
+        self._seen: dict[str, tuple[float, int]] = {}  # when it was last logged, and how often it has happened since
 
     def count(self, what: str) -> int | None:
-        """How often it has happened since it was told; None if it is not to be told again yet."""
+        """Count one more. Return how often it has happened since it was last logged; None if it must not be logged
+        yet."""
         now = monotonic()
         told_at, unreported = self._seen.get(what, (-_SAID_EVERY_S, 0))
         if now - told_at < _SAID_EVERY_S:
@@ -124,7 +130,7 @@ else:
 
 
 class _Limited(_Protocol):
-    """What is added to uvicorn's protocol, whichever it is."""
+    """Adds the limits to uvicorn's protocol, whichever implementation that is."""
 
     _connections: Connections
     _timer: asyncio.TimerHandle | None = None
@@ -144,7 +150,7 @@ class _Limited(_Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        # The parser gets no more than a piece at a time, so that it never has much more of a head than the limit says.
+        # The parser gets small pieces, so that it never holds much more of a head than the limit allows.
         for at in range(0, len(data), _PIECE_BYTES):
             self._piece_received(data[at : at + _PIECE_BYTES])
             if self.transport.is_closing():
@@ -155,25 +161,25 @@ class _Limited(_Protocol):
         super().data_received(piece)
         if self.transport.is_closing():
             return
-        cycle: Any = self.cycle  # None before the first request, whatever its type says
+        cycle: Any = self.cycle  # None before the first request, against its annotation
         is_answered = True
         if cycle is None or cycle.response_complete:
             self._enter("head")
         else:
             is_answered = False
             self._enter("body" if cycle.more_body else "answer")
-        # Also a head that comes while the request before it is being answered is looked at.
+        # A head that arrives while the previous request is being answered counts too.
         self._head_bytes = self._head_bytes + len(piece) if cycle is before and self._is_in_head() else 0
         if self._head_bytes > self._connections.limits.head_bytes_max:
             self._refuse_head(_TOO_LARGE if is_answered else b"")
 
     def _is_in_head(self) -> bool:
-        """Whether the parser has begun to read a head, or waits for one, and has not read all of it."""
+        """Whether the parser waits for a head, or has read only a part of it."""
         conn: Any = getattr(self, "conn", None)  # h11's
         if conn is not None:
             return bool(conn.their_state is h11.IDLE)
         scope: Any = self.scope
-        return scope is None or "path" not in scope  # It is set when the head is complete.
+        return scope is None or "path" not in scope  # The path is set once the head is complete.
 
     def _refuse_head(self, answer: bytes) -> None:
         why = f"the head of a request was larger than {self._connections.limits.head_bytes_max} bytes"
@@ -182,14 +188,14 @@ class _Limited(_Protocol):
     def on_response_complete(self) -> None:
         conn: Any = getattr(self, "conn", None)
         if conn is not None:
-            # What h11 has got of the next request while it was busy is read now, all at once.
+            # h11 has kept what arrived of the next request meanwhile, and parses it now, all at once.
             early: bytes = conn.trailing_data[0]
             bytes_max = self._connections.limits.head_bytes_max
             if len(early) > bytes_max and _HEAD_END.search(early, 0, bytes_max) is None:
                 self._refuse_head(_TOO_LARGE)
                 return
         self._enter("")
-        self._connections.waits(self, for_head=True)  # It may be closed for the sake of others.
+        self._connections.waits(self, for_head=True)  # From now on it may be closed if there are too many connections.
         super().on_response_complete()
 
     def pause_writing(self) -> None:
@@ -202,7 +208,7 @@ class _Limited(_Protocol):
         self._stop_writing()
 
     def _enter(self, phase: str) -> None:
-        """Be in a phase of a request: `head` and `body` have to end in time."""
+        """Enter a phase of a request. `head` and `body` must end in time."""
         if phase == self._phase:
             return
         self._phase = phase
@@ -219,7 +225,7 @@ class _Limited(_Protocol):
         self._connections.refuse(self, f"{self._phase} of a request did not arrive in time")
 
     def _unread(self) -> None:
-        self._connections.refuse(self, "unread answer: nothing was taken in time")
+        self._connections.refuse(self, "unread response: the client did not read it in time")
 
     def _stop_writing(self) -> None:
         if self._writing is not None:
@@ -228,7 +234,7 @@ class _Limited(_Protocol):
 
 
 def protocol(connections: Connections) -> type[asyncio.Protocol]:
-    """Uvicorn's protocol (httptools' if that is installed, else h11's), with these limits."""
+    """Return uvicorn's protocol (for httptools if it is installed, otherwise for h11) with these limits."""
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as Base
     except ImportError:
@@ -237,29 +243,29 @@ def protocol(connections: Connections) -> type[asyncio.Protocol]:
 
 
 def limited(base: type[asyncio.Protocol], connections: Connections) -> type[asyncio.Protocol]:
-    """A protocol of uvicorn's, with these limits."""
+    """Return a protocol of uvicorn with these limits."""
     made: type[asyncio.Protocol] = type(f"Limited{base.__name__}", (_Limited, base), {"_connections": connections})
     return made
 
 
 class _Quieter(logging.Filter):
-    """Lets through once a minute what anybody can cause from outside as often as they like."""
+    """Lets a message through once a minute that anybody can cause from outside."""
 
     def __init__(self, noise: tuple[str, ...]) -> None:
         super().__init__()
         self._noise = noise
-        self._told = Rarely()
+        self._reported = Rarely()
 
     def filter(self, record: logging.LogRecord) -> bool:
         for start in self._noise:
             if str(record.msg).startswith(start):
-                return self._told.count(start) is not None
+                return self._reported.count(start) is not None
         return True
 
 
 @contextlib.contextmanager
 def quieter_logs() -> Generator[None]:
-    """Have what strangers can cause in the logs of uvicorn and asyncio said once a minute, not once a try."""
+    """Log messages of uvicorn and asyncio that strangers can cause once a minute, not at each try."""
     filters = {logging.getLogger(name): _Quieter(noise) for name, noise in _NOISY.items()}
     for logger, quieter in filters.items():
         logger.addFilter(quieter)
@@ -271,7 +277,7 @@ def quieter_logs() -> Generator[None]:
 
 
 def _room_for_files() -> int:
-    """How many connections the system lets this process have, with some files to spare."""
+    """Return how many connections the system allows this process, less some files for other uses."""
     if sys.platform == "win32":
         return sys.maxsize
     import resource

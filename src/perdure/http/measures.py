@@ -1,4 +1,4 @@
-"""What the server has done so far, in the text format of Prometheus."""
+"""Counts of the server's requests, in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4"  # litestar adds the charset
 
 
 class Measures:
-    """Requests by method, route and status. Routes are templates, so there are only so many."""
+    """Counts requests by method, route and status. A route is a template, so the number of series is bounded."""
 
     def __init__(self) -> None:
         self._requests: dict[tuple[str, str, int], tuple[int, float]] = {}
 
     def count(self, method: str, route: str, status: int, took_s: float) -> None:
-        # Whatever is sent as a method must not become a series of its own.
+        """Count a request that was answered."""
+        # A made-up method must not become a series of its own.
         key = (method if method in _METHODS else "other", route, status)
         number, total = self._requests.get(key, (0, 0.0))
         self._requests[key] = (number + 1, total + took_s)
 
     def lines(self) -> list[str]:
+        """Return the metrics as lines."""
         counts = []
         seconds = []
         for (method, route, status), (number, total) in sorted(self._requests.items()):
@@ -29,7 +31,7 @@ class Measures:
             seconds.append((labels, total))
         return [
             *metric("perdure_http_requests_total", "counter", "Requests that were answered.", counts),
-            *metric("perdure_http_request_seconds_total", "counter", "How long answering them took.", seconds),
+            *metric("perdure_http_request_seconds_total", "counter", "Seconds that answering requests took.", seconds),
         ]
 
 
@@ -37,7 +39,7 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 
 
 def metric(name: str, kind: str, meaning: str, samples: Iterable[tuple[Mapping[str, str], float]]) -> list[str]:
-    """The lines of one metric."""
+    """Return the lines of one metric."""
     lines = [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
     for labels, value in samples:
         shown = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())

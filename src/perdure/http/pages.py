@@ -1,4 +1,4 @@
-"""What pages are to the API: something that is served beside it, and that tells in its own way who asks."""
+"""The interface between the API and pages that are served beside it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.http.problems import Refused
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """A whole answer."""
+    """A complete response."""
 
     status: int
     headers: Mapping[str, str]
@@ -21,26 +21,26 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Pages(Protocol):
-    """Pages for people. A browser has no header with a token, so who asks is theirs to tell, and a no is told as a
-    page. They take forms, so they must see to it that no page of somebody else's sends one."""
+    """Pages for people. A browser sends no token in a header, so pages identify their callers themselves, and show
+    errors as pages. They accept forms, so they must refuse forms that a page of another site has sent."""
 
     @property
     def handlers(self) -> Sequence[ControllerRouterHandler]:
-        """Each is guarded as those of the API are, unless everybody may see it."""
+        """The handlers of the pages. Each has a guard, as those of the API have, unless everybody may see its page."""
         ...
 
     def covers(self, path: str) -> bool:
-        """Whether a path is theirs."""
+        """Whether a path belongs to the pages."""
         ...
 
     async def identify(
         self, access: Access, scope: MutableMapping[str, Any], headers: Mapping[str, str], peer: str | None
     ) -> Caller | None:
-        """Who asks; None: nobody in particular, for what everybody may see. Raises Refused."""
+        """Return the caller; None for what everybody may see. Raises Refused."""
         ...
 
     def refused(self, refused: Refused, scope: MutableMapping[str, Any]) -> Answer:
-        """How they say no."""
+        """Return the response to a request that was refused."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What several routes ask for: ids, limits, cursors, bodies, and which runs are meant."""
+"""Parameters that several routes have: ids, limits, cursors, bodies, and the selection of runs."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ from typing import Annotated, Any, Literal
 from litestar.params import FromQuery, PathParameter, QueryParameter
 from msgspec import Meta, Struct
 
+from perdure import RunSelection
 from perdure.engine import AnyClient
 from perdure.http.problems import Refused
 from perdure.kernel.status import Status
 from perdure.views import Page
 
-Id = Annotated[str, PathParameter(min_length=1, max_length=500, description="An id, or a name, percent-encoded.")]
-Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="How many at most.")]
+Id = Annotated[str, PathParameter(min_length=1, max_length=500, description="An id or a name, percent-encoded.")]
+Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="Return at most this many.")]
 After = Annotated[
-    str | None, QueryParameter(min_length=1, max_length=500, description="The id of the last one seen.")
+    str | None, QueryParameter(min_length=1, max_length=500, description="The id of the last one that you have.")
 ]  # fmt: skip
 Text = Annotated[str | None, QueryParameter(min_length=1, max_length=500)]
 Name = Annotated[str, Meta(min_length=1, max_length=500)]
+Tags = dict[Name, Name]
 Hold = Literal["blocked", "paused", "poison"]
 
 
 class Body(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a request brings. A field that nobody knows is refused: it may be a known one, misspelt."""
+    """The body of a request. An unknown field is refused: it may be a misspelt one."""
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """Which runs are meant."""
+    """Which runs are selected: those that match all fields."""
 
     workflow: str | None = None
     statuses: tuple[str, ...] = ()
@@ -39,7 +41,20 @@ class Wanted(Struct, frozen=True, kw_only=True):
     created_from: datetime | None = None
     created_before: datetime | None = None
 
+    def selection(self) -> RunSelection:
+        """Return the selection for the methods of `engine.runs`."""
+        return RunSelection(
+            workflow=self.workflow,
+            status=self.statuses,
+            hold=self.hold,
+            parent=self.parent,
+            tags=self.tags,
+            created_from=self.created_from,
+            created_before=self.created_before,
+        )
+
     async def page(self, client: AnyClient, limit: int, cursor: str | None = None) -> Page:
+        """Return a page of the selected runs, newest first."""
         return await client.runs.list(
             workflow=self.workflow,
             status=self.statuses,
@@ -55,13 +70,18 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 def wanted_runs(
     workflow: Text = None,
-    status: Annotated[list[Status] | None, QueryParameter(max_items=10, description="One of these.")] = None,
+    status: Annotated[
+        list[Status] | None, QueryParameter(max_items=10, description="In one of these statuses.")
+    ] = None,
     hold: FromQuery[Hold | None] = None,
     parent: Text = None,
-    tag: Annotated[list[str] | None, QueryParameter(max_items=20, description="All of these: key=value.")] = None,
+    tag: Annotated[
+        list[str] | None, QueryParameter(max_items=20, description="With all of these tags: key=value.")
+    ] = None,
     created_from: FromQuery[datetime | None] = None,
     created_before: FromQuery[datetime | None] = None,
 ) -> Wanted:
+    """Return the selection that the query has. Raises Refused."""
     return Wanted(
         workflow=workflow,
         statuses=tuple(status or ()),
@@ -76,12 +96,12 @@ def wanted_runs(
 def _tag(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key or not value:
-        raise Refused("invalid_request", f"a tag is asked for as key=value, not {text!r:.80}")
+        raise Refused("invalid_request", f"a tag has the form key=value, not {text!r:.80}")
     return key, value
 
 
 def moment(when: datetime) -> datetime:
-    """A time that can be stored. Raises Refused."""
+    """Return a time in UTC. Raises Refused if it has no time zone, or is beyond the years 1 to 9999."""
     if when.tzinfo is None:
         raise Refused("invalid_request", f"{when.isoformat()} has no time zone; add Z or an offset")
     try:
@@ -91,8 +111,21 @@ def moment(when: datetime) -> datetime:
 
 
 def cursor_of(found: list[Any], limit: int) -> str | None:
-    """The cursor after a page of things that are listed by id: None if it was not full."""
+    """Return the cursor of the next page of things that are listed by id; None if this page is not full."""
     return found[-1].id if len(found) == limit else None
 
 
-__all__ = ["After", "Body", "Hold", "Id", "Limit", "Name", "Text", "Wanted", "cursor_of", "moment", "wanted_runs"]
+__all__ = [
+    "After",
+    "Body",
+    "Hold",
+    "Id",
+    "Limit",
+    "Name",
+    "Tags",
+    "Text",
+    "Wanted",
+    "cursor_of",
+    "moment",
+    "wanted_runs",
+]

@@ -1,4 +1,4 @@
-"""Files with secrets in them: keys, and secrets of clients."""
+"""Checks of files that hold secrets: keys, and secrets of OpenID Connect clients."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ from perdure.errors import Misuse
 
 
 def check_private(path: Path, what: str) -> None:
-    """Raise Misuse for a file that somebody else may read or could have written. A group may read one of root's, which
-    is how systems hand secrets to a service. Raises OSError if there is none."""
+    """Raise Misuse for a file that another user may read or could have written.
+
+    A file of root may be readable for its group: that is how systems give secrets to a service. Raises OSError if there
+    is no file.
+    """
     if sys.platform == "win32":
         return
     found = path.stat()
     if found.st_uid not in (0, os.geteuid()):
-        raise Misuse(f"{what} {path} belongs to another user (uid {found.st_uid}); chown it")
+        raise Misuse(f"{what} {path} belongs to another user (uid {found.st_uid}); change its owner with chown")
     allowed = stat.S_IRGRP if found.st_uid == 0 else 0
     if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO) & ~allowed:
-        raise Misuse(f"others may use {what} {path} (mode {stat.S_IMODE(found.st_mode):o}); chmod 600 {path}")
+        raise Misuse(
+            f"other users may read or write {what} {path} (mode {stat.S_IMODE(found.st_mode):o}); chmod 600 {path}"
+        )
     folder = path.absolute().parent
     if folder.stat().st_mode & stat.S_IWOTH and not folder.stat().st_mode & stat.S_ISVTX:
         raise Misuse(f"everybody may write to {folder}, where {what} {path.name} is; chmod o-w {folder}")

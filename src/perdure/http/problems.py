@@ -1,7 +1,7 @@
-"""What goes wrong, as HTTP tells it: one table of codes, and every error of Perdure in it.
+"""Errors as HTTP responses: one table of codes, which has every error of Perdure.
 
-An answer that says no is `application/problem+json` (RFC 9457) with a `code` that does not change between versions. An
-error's code is its class's name, `run_not_found` for RunNotFound; its status is that of the nearest class in _STATUS.
+An error is `application/problem+json` (RFC 9457) with a `code` that does not change between versions. The code is the
+name of the error's class: `run_not_found` for RunNotFound. The status is that of the nearest class in _STATUS.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ _STATUS: Final[dict[type[PerdureError], int]] = {
     errors.RowDamaged: 500,
 }
 
-# What HTTP itself can say no for.
+# Errors of the HTTP layer itself.
 OWN: Final[dict[str, tuple[int, str]]] = {
-    "invalid_request": (400, "the path, a parameter, a header or the body is not what the document says"),
-    "unauthenticated": (401, "a token is needed, and none that is valid was given"),
+    "invalid_request": (400, "the path, a parameter, a header or the body does not fit the OpenAPI document"),
+    "unauthenticated": (401, "the request has no valid token"),
     "forbidden": (403, "the token's scope does not allow this"),
-    "local_only": (403, "there are no tokens yet, so only requests from this machine are answered"),
-    "origin_refused": (403, "a page of another origin asked, and it is not among those allowed"),
+    "local_only": (403, "there are no tokens yet: only requests from this machine are answered"),
+    "origin_refused": (403, "the request comes from a page of an origin that is not allowed"),
     "not_found": (404, "there is nothing at this path"),
-    "method_not_allowed": (405, "there is something at this path, but not for this method"),
-    "body_too_large": (413, "the body is larger than the server takes"),
-    "unsupported_media_type": (415, "what changes something is sent as application/json"),
-    "precondition_required": (428, 'say which version is meant: If-Match with the ETag, or "*" for any'),
-    "too_many_requests": (429, "slower, please: Retry-After says when"),
-    "too_many_streams": (429, "as many streams are open as the server keeps: Retry-After says when to try again"),
-    "internal": (500, "a bug: the server's log has the details"),
+    "method_not_allowed": (405, "this path does not have this method"),
+    "body_too_large": (413, "the body is larger than the server accepts"),
+    "unsupported_media_type": (415, "a request that changes something must be application/json"),
+    "precondition_required": (428, 'the request must name a version: If-Match with the ETag, or "*" for any'),
+    "too_many_requests": (429, "too many requests: Retry-After says when to try again"),
+    "too_many_streams": (429, "too many streams are open: Retry-After says when to try again"),
+    "internal": (500, "a bug in the server: its log has the details"),
 }
 _OWN_BY_STATUS: Final = {
     400: "invalid_request",
@@ -78,8 +78,8 @@ _OWN_BY_STATUS: Final = {
     429: "too_many_requests",
 }
 
-# Details that an error carries and that tell its caller something: ids, versions, paths.
-_TOLD: Final = (
+# Attributes of errors that a problem shows: ids, versions, paths.
+_SHOWN: Final = (
     "run_id", "key", "status", "event", "event_id", "letter_id", "task_id", "worker", "path", "kind", "name", "pending",
     "stream", "expected_version", "version",
 )  # fmt: skip
@@ -87,7 +87,7 @@ _DETAIL_MAX_CHARS: Final = 2_000
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """What went wrong. `code` is for programs, `detail` for people; `about` names what it is about."""
+    """An error. `code` is for programs, `detail` is for people, and `about` has the ids that the error is about."""
 
     type: str
     title: str
@@ -98,7 +98,7 @@ class Problem(Struct, frozen=True, kw_only=True):
 
 
 class Refused(Exception):
-    """HTTP's own no, with one of the codes of OWN."""
+    """The HTTP layer refuses a request, with one of the codes in OWN."""
 
     def __init__(self, code: str, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
@@ -107,14 +107,17 @@ class Refused(Exception):
 
 
 def code_of(error: type[PerdureError]) -> str:
+    """Return the code of an error: `run_not_found` for RunNotFound."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", error.__name__).lower()
 
 
 def status_of(error: type[PerdureError]) -> int:
+    """Return the HTTP status of an error."""
     return next(_STATUS[above] for above in error.__mro__ if above in _STATUS)
 
 
 def every_error(above: type[PerdureError] = PerdureError) -> Iterator[type[PerdureError]]:
+    """Return all errors of perdure.errors below a class."""
     for error in above.__subclasses__():
         if error.__module__ == errors.__name__:
             yield error
@@ -122,19 +125,20 @@ def every_error(above: type[PerdureError] = PerdureError) -> Iterator[type[Perdu
 
 
 def meanings() -> dict[str, str]:
-    """What each error means, as the tree in perdure.errors has it."""
+    """Return the meaning of each error, as the docstring of perdure.errors has it."""
     lines = re.findall(r"^[\s│├└─]*(\w+)(?: \(\w+\) +| {2,})(.+)$", errors.__doc__ or "", re.MULTILINE)
     return dict(lines)
 
 
 def table() -> list[tuple[str, int, str]]:
-    """Every code there is, with its status and what it means: HTTP's own first."""
+    """Return every code with its status and meaning: those of the HTTP layer first."""
     known = meanings()
     own = [(code, status, meaning) for code, (status, meaning) in OWN.items()]
     return own + [(code_of(error), status_of(error), known[error.__name__]) for error in every_error()]
 
 
 def problem(code: str, status: int, detail: str, about: Mapping[str, Any] | None = None) -> Problem:
+    """Return a problem. A very long detail is cut."""
     text = detail if len(detail) <= _DETAIL_MAX_CHARS else detail[:_DETAIL_MAX_CHARS] + "…"
     return Problem(
         type=f"urn:perdure:problem:{code}",
@@ -146,21 +150,36 @@ def problem(code: str, status: int, detail: str, about: Mapping[str, Any] | None
     )
 
 
+def problem_of(error: PerdureError | Refused) -> Problem:
+    """Return an error as a problem."""
+    if isinstance(error, Refused):
+        return own(error)
+    if isinstance(error, errors.EngineBug) and not isinstance(error, errors.RowDamaged):
+        return _internal_problem()
+    about = {
+        name: error.__dict__[name]
+        for name in _SHOWN
+        if isinstance(error.__dict__.get(name, ...), (str, int, float, type(None)))
+    }
+    return problem(code_of(type(error)), status_of(type(error)), str(error), about)
+
+
 def own(refused: Refused) -> Problem:
+    """Return a refusal of the HTTP layer as a problem."""
     return problem(refused.code, OWN[refused.code][0], str(refused))
 
 
-def encoded(told: Problem) -> bytes:
-    """As UTF-8, whatever is in it: an error may quote a lone surrogate."""
+def encoded(found: Problem) -> bytes:
+    """Return a problem as JSON in UTF-8. A lone surrogate, which an error may quote, is escaped."""
     try:
-        return msgspec.json.encode(told)
+        return msgspec.json.encode(found)
     except UnicodeEncodeError:
-        safe = told.detail.encode(errors="backslashreplace").decode()
-        return msgspec.json.encode(problem(told.code, told.status, safe))
+        safe = found.detail.encode(errors="backslashreplace").decode()
+        return msgspec.json.encode(problem(found.code, found.status, safe))
 
 
-def _response(told: Problem, headers: Mapping[str, str] | None = None) -> Response[bytes]:
-    return Response(encoded(told), status_code=told.status, media_type=MEDIA_TYPE, headers=dict(headers or {}))
+def _response(found: Problem, headers: Mapping[str, str] | None = None) -> Response[bytes]:
+    return Response(encoded(found), status_code=found.status, media_type=MEDIA_TYPE, headers=dict(headers or {}))
 
 
 Asked = Request[Any, Any, Any]
@@ -170,15 +189,8 @@ def _perdure(_request: Asked, error: PerdureError) -> Response[bytes]:
     status = status_of(type(error))
     if status >= 500:
         log.error("a request failed: %s", error, exc_info=error)
-    if isinstance(error, errors.EngineBug) and not isinstance(error, errors.RowDamaged):
-        return _internal()
-    about = {
-        name: error.__dict__[name]
-        for name in _TOLD
-        if isinstance(error.__dict__.get(name, ...), (str, int, float, type(None)))
-    }
     headers = {"retry-after": "1"} if status in (429, 503) else None
-    return _response(problem(code_of(type(error)), status, str(error), about), headers)
+    return _response(problem_of(error), headers)
 
 
 def _refused(_request: Asked, refused: Refused) -> Response[bytes]:
@@ -207,7 +219,11 @@ def _unforeseen(_request: Asked, error: Exception) -> Response[bytes]:
 
 
 def _internal() -> Response[bytes]:
-    return _response(problem("internal", 500, "something is wrong in the server; its log has the details"))
+    return _response(_internal_problem())
+
+
+def _internal_problem() -> Problem:
+    return problem("internal", 500, "the server has a bug; its log has the details")
 
 
 HANDLERS: Final[dict[int | type[Exception], Any]] = {
@@ -218,15 +234,15 @@ HANDLERS: Final[dict[int | type[Exception], Any]] = {
     Exception: _unforeseen,
 }
 
-# What may be answered to any request.
+# Errors that any request may get.
 _ALWAYS: Final = ("invalid_request", "unauthenticated", "forbidden", "local_only", "too_many_requests")
 _STORE: Final = (errors.StoreUnavailable, errors.EngineStopped)
 _CHANGING: Final = ("origin_refused", "body_too_large", "unsupported_media_type")
 
 
 def no(*why: type[PerdureError] | str, changes: bool = False) -> dict[int, ResponseSpec]:
-    """The answers that say no, for a handler's `responses`: these, and those that any request may get. `changes` adds
-    those that are for requests which change something."""
+    """Return the error responses of a handler, for its `responses`: these, and those that any request may get.
+    `changes` adds those of requests that change something."""
     codes: dict[int, list[str]] = {}
     for one in (*_ALWAYS, *(_CHANGING if changes else ()), *_STORE, *why):
         status, code = (OWN[one][0], one) if isinstance(one, str) else (status_of(one), code_of(one))
@@ -242,4 +258,16 @@ def no(*why: type[PerdureError] | str, changes: bool = False) -> dict[int, Respo
     }
 
 
-__all__ = ["HANDLERS", "MEDIA_TYPE", "MediaType", "Problem", "Refused", "encoded", "no", "own", "problem", "table"]
+__all__ = [
+    "HANDLERS",
+    "MEDIA_TYPE",
+    "MediaType",
+    "Problem",
+    "Refused",
+    "encoded",
+    "no",
+    "own",
+    "problem",
+    "problem_of",
+    "table",
+]

@@ -1,4 +1,4 @@
-"""How fast callers may ask: a bucket of tokens for each, in memory, of a bounded number of callers."""
+"""Rate limits: a token bucket for each caller, in memory, for a bounded number of callers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,22 @@ CALLERS_MAX: Final = 10_000
 
 
 class Pace:
-    """Each caller may ask `burst` times at once, and `per_s` times a second from then on."""
+    """Allows each caller `burst` requests at once, and `per_s` requests per second after that."""
 
     def __init__(self, per_s: float, burst: int, now: Callable[[], float] = monotonic) -> None:
         self._per_s = per_s
         self._burst = burst
         self._now = now
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # what is left, and since when
+        self._left: OrderedDict[str, tuple[float, float]] = (
+            OrderedDict()
+        )  # tokens that are left, and when that was counted
 
     def wait_s(self, caller: str) -> int:
-        """Count a request; 0, or, if it is one too many, after how many seconds there is room for one. One too many
-        counts for nothing. Who has not asked for longest is forgotten first, and then has all of the burst again."""
+        """Count a request. Return 0 if it is allowed, or else after how many seconds the next one is.
+
+        A request that is not allowed is not counted. If there are too many callers, the one that has asked least
+        recently is forgotten, and has its whole burst again.
+        """
         now = self._now()
         left, since = self._left.pop(caller, (float(self._burst), now))
         left = min(self._burst, left + (now - since) * self._per_s)

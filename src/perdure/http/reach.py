@@ -1,7 +1,7 @@
-"""How far a caller reaches whose scopes are for some runs only: single runs, and what belongs to them, and lists.
+"""The reach of a caller whose scopes are for some runs only: which runs, tasks and artifacts it may see and change.
 
-A run that is out of reach is told like one that does not exist. Guards for everything (`reads`, `operates` of
-perdure.http.access) let no such caller pass, so a route that says nothing about single runs is closed to them.
+A run that is out of reach looks like one that does not exist. The guards `reads` and `operates` of perdure.http.access
+refuse such a caller, so a route without a guard of this module is closed to it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Reach:
-    """What a caller may do with what. All that it is asked costs nothing for a caller whose scope is for everything."""
+    """What a caller may do with which runs. The checks cost nothing for a caller whose scope is for everything."""
 
     def __init__(self, client: AnyClient, caller: Caller) -> None:
         self._client = client
@@ -35,20 +35,21 @@ class Reach:
         self._grants = caller.grants
 
     def covers(self, level: Scope, workflow: str, tags: Mapping[str, str]) -> bool:
+        """Whether the caller has this level for a run of this workflow with these tags."""
         return self._grants.allows(level, workflow, tags)
 
     def check_some(self, level: Scope) -> None:
-        """Raise Refused unless there are runs that the caller may do this with."""
+        """Raise Refused unless the caller has this level for at least some runs."""
         if not self._grants.reaches(level):
             raise self._refused(level)
 
     def check(self, level: Scope, workflow: str, tags: Mapping[str, str]) -> None:
-        """Raise Refused unless the caller may do this with a run of this workflow, with these tags."""
+        """Raise Refused unless the caller has this level for a run of this workflow with these tags."""
         if not self.covers(level, workflow, tags):
             raise self._refused(level, workflow)
 
     async def check_run(self, level: Scope, run_id: str) -> None:
-        """Raise RunNotFound for a run that the caller may not look at, Refused for one that it may only look at."""
+        """Raise RunNotFound if the caller may not see a run, and Refused if it may see the run but lacks this level."""
         self.check_some(level)
         if self._grants.includes(level):
             return
@@ -58,23 +59,24 @@ class Reach:
         self.check(level, run.workflow, run.tags)
 
     async def check_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
-        """Raise Refused if a run with these tags would be one that the caller may not operate."""
+        """Raise Refused if the caller could not operate a run any more after it got these tags."""
         if not self._grants.includes(Scope.OPERATE):
             self.check(Scope.OPERATE, (await self._found(run_id)).workflow, tags)
 
     async def check_task(self, level: Scope, task_id: str) -> None:
-        """The same for a task: it is its run's."""
+        """Check a task, as `check_run` checks a run: a task is within reach if its run is. Raises TaskNotFound,
+        Refused."""
         self.check_some(level)
         if self._grants.includes(level):
             return
         try:
             await self.check_run(level, (await self._client.tasks.get(task_id)).run_id)
         except RunNotFound:
-            unknown = f"there is no task {task_id!r}; list those there are with tasks()"
+            unknown = f"there is no task {task_id!r}; list the tasks with GET /tasks"
             raise TaskNotFound(unknown, task_id=task_id) from None
 
     async def check_artifact(self, level: Scope, artifact_id: str) -> None:
-        """The same for an artifact."""
+        """Check an artifact: it is within reach if its run is. Raises ArtifactNotFound, Refused."""
         self.check_some(level)
         if self._grants.includes(level):
             return
@@ -83,15 +85,15 @@ class Reach:
         except (RunNotFound, ArtifactNotFound):
             raise ArtifactNotFound(f"no artifact that was published has the id {artifact_id!r}") from None
 
-    # Ids and keys. Those that a scope for some runs may choose are apart from all others: nobody learns by trying which
-    # ones others have used, or takes them first.
+    # Ids and keys. Those that a caller with a scope for some runs may choose are separate from all others: it cannot
+    # find out by trying which ones others have used, and cannot take them first.
 
     def key_scope(self, workflow: str, tags: Mapping[str, str]) -> str | None:
-        """The scope whose keys the caller uses for such a run, as a text; None if it has those of everything."""
+        """Return the scope whose keys the caller uses for such a run, as text; None if its scope is for everything."""
         return next(iter(self._key_scopes(workflow, tags)), None)
 
     async def key_scope_of(self, run_id: str) -> str | None:
-        """The same for a run that there is."""
+        """Return the scope whose keys the caller uses for an existing run; None if its scope is for everything."""
         if self._grants.includes(Scope.OPERATE):
             return None
         run = await self._found(run_id)
@@ -103,8 +105,8 @@ class Reach:
         if own and not any(run_id.startswith(start) and run_id != start for start in own):
             raise Refused(
                 "forbidden",
-                f"the token {self._caller.name!r} is for some runs, so ids that it chooses begin with {own[0]!r}; or "
-                "send an Idempotency-Key instead of an id",
+                f"the token {self._caller.name!r} is for some runs only, so ids that it chooses must begin with"
+                f" {own[0]!r}; or send an Idempotency-Key instead of an id",
             )
 
     def _key_scopes(self, workflow: str, tags: Mapping[str, str]) -> list[str]:
@@ -112,7 +114,8 @@ class Reach:
         return sorted((_key_scope(part) for part in parts if part.covers(workflow, tags)), reverse=True)
 
     async def started(self, starting: Awaitable[str], run_id: str | None) -> RunView:
-        """A run that the caller starts. Raises as `start`, and tells nothing of runs or workflows out of reach."""
+        """Return the run that the caller starts. Raises as `start`, but reveals nothing of runs and workflows out of
+        reach."""
         if self._grants.includes(Scope.READ):
             return await self._found(await starting)
         try:
@@ -137,7 +140,7 @@ class Reach:
     # Lists.
 
     async def page(self, wanted: Wanted, limit: int, cursor: str | None = None) -> Page:
-        """A page of the runs that are wanted and that the caller may look at, the newest first."""
+        """Return a page of the selected runs that the caller may see, newest first."""
         parts = self._grants.parts(Scope.READ)
         if self._grants.includes(Scope.READ):
             return await wanted.page(self._client, limit, cursor)
@@ -155,7 +158,7 @@ class Reach:
 
     @property
     def within(self) -> Within | None:
-        """The runs that the caller may look at, for the store to leave out all else; None if it may look at all."""
+        """Return which runs the caller may see, for queries of the store; None if it may see all."""
         if self._grants.includes(Scope.READ):
             return None
         parts = self._grants.parts(Scope.READ)
@@ -165,7 +168,7 @@ class Reach:
         )
 
     def knows(self, workflow: str) -> bool:
-        """Whether the caller may know of a workflow."""
+        """Whether the caller may know that a workflow exists."""
         if self._grants.includes(Scope.READ):
             return True
         return any(part.workflow == workflow for part in self._grants.parts(Scope.READ))
@@ -177,7 +180,7 @@ class Reach:
 
 
 def _key_scope(part: Grant) -> str:
-    """A scope as a text without slashes, which is no other's."""
+    """Return a scope as text without slashes. No other scope has the same text."""
     if part.workflow is not None:
         return f"workflow={quote(part.workflow, safe='')}"
     assert part.tag is not None
@@ -185,7 +188,7 @@ def _key_scope(part: Grant) -> str:
 
 
 def _narrowed(wanted: Wanted, part: Grant) -> Wanted | None:
-    """What is wanted, as far as one scope goes; None if nothing can be both."""
+    """Return the part of a selection that one scope covers; None if it covers nothing of it."""
     if part.workflow is not None:
         return replace(wanted, workflow=part.workflow) if wanted.workflow in (None, part.workflow) else None
     assert part.tag is not None
@@ -202,12 +205,12 @@ def _taken(run_id: str) -> RunExists:
 
 
 def reach_of(asking: Asking) -> Reach:
-    """How far whoever asks reaches."""
+    """Return the reach of a request's caller."""
     return Reach(asking.app.state["client"], caller_of(asking))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Guards. Each is for routes whose path names what they are about.
+# Guards for routes whose path names a run, a task or an artifact.
 
 
 async def reads_run(connection: Asking, _handler: BaseRouteHandler) -> None:
@@ -231,12 +234,12 @@ async def reads_artifact(connection: Asking, _handler: BaseRouteHandler) -> None
 
 
 def reads_some(connection: Asking, _handler: BaseRouteHandler) -> None:
-    """For handlers that leave out what is out of reach themselves."""
+    """Guard a handler that leaves out what is out of reach itself."""
     reach_of(connection).check_some(Scope.READ)
 
 
 def operates_some(connection: Asking, _handler: BaseRouteHandler) -> None:
-    """For handlers that check what they are to do themselves."""
+    """Guard a handler that checks the reach of its request itself."""
     reach_of(connection).check_some(Scope.OPERATE)
 
 

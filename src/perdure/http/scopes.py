@@ -1,10 +1,10 @@
-"""What a token is good for: a level, for everything or only for the runs of a workflow or with a tag.
+"""Scopes of tokens: a level, for everything, or only for the runs of a workflow or with a tag.
 
-    read                          look at everything
+    read                          read everything
     operate:workflow=checkout     operate runs of this workflow
-    read:tag=tenant=acme          look at runs with this tag
+    read:tag=tenant=acme          read runs with this tag
 
-A token may have several, and may do what one of them allows.
+A token may have several scopes. It may do what at least one of them allows.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ _SCOPE_CHARS_MAX: Final = 1_100
 
 
 class Scope(StrEnum):
-    """A level. Each includes those before it."""
+    """A level of access. Each level includes the ones before it."""
 
-    READ = "read"  # look
-    OPERATE = "operate"  # start, send, cancel, retry, answer, work
-    ADMIN = "admin"  # make and revoke tokens, export the audit
+    READ = "read"  # look at things
+    OPERATE = "operate"  # also start, send, cancel, retry, answer, claim
+    ADMIN = "admin"  # also create and revoke tokens, export the audit trail
 
     def includes(self, other: Scope) -> bool:
+        """Whether this level includes another one."""
         order = list(Scope)
         return order.index(self) >= order.index(other)
 
 
 class Grant(Struct, frozen=True):
-    """One scope: a level, and, unless it is for everything, the workflow or the tag of the runs that it is for."""
+    """One scope: a level, and the workflow or the tag of the runs that it is for. Without them it is for everything."""
 
     level: Scope
     workflow: str | None = None
@@ -43,10 +44,11 @@ class Grant(Struct, frozen=True):
 
     @property
     def is_restricted(self) -> bool:
+        """Whether it is for some runs only."""
         return self.workflow is not None or self.tag is not None
 
     def covers(self, workflow: str, tags: Mapping[str, str]) -> bool:
-        """Whether a run of this workflow, with these tags, is among those that it is for."""
+        """Whether it is for a run of this workflow with these tags."""
         if self.workflow is not None:
             return workflow == self.workflow
         return self.tag is None or tags.get(self.tag[0]) == self.tag[1]
@@ -64,23 +66,23 @@ class Grants(Struct, frozen=True):
 
     @property
     def is_restricted(self) -> bool:
-        """Whether there is nothing that they allow everywhere."""
+        """Whether all scopes are for some runs only."""
         return all(one.is_restricted for one in self.granted)
 
     def includes(self, level: Scope) -> bool:
-        """Whether they allow a level for everything."""
+        """Whether they allow this level for everything."""
         return any(one.level.includes(level) and not one.is_restricted for one in self.granted)
 
     def reaches(self, level: Scope) -> bool:
-        """Whether they allow a level for some runs, or for all."""
+        """Whether they allow this level for at least some runs."""
         return any(one.level.includes(level) for one in self.granted)
 
     def allows(self, level: Scope, workflow: str, tags: Mapping[str, str]) -> bool:
-        """Whether they allow a level for a run of this workflow with these tags."""
+        """Whether they allow this level for a run of this workflow with these tags."""
         return any(one.level.includes(level) and one.covers(workflow, tags) for one in self.granted)
 
     def parts(self, level: Scope) -> tuple[Grant, ...]:
-        """Which runs they allow a level for, each part once; none if it is everything."""
+        """Return the scopes that allow this level for some runs, each once; none if one allows it for everything."""
         if self.includes(level):
             return ()
         return tuple(dict.fromkeys(Grant(level, o.workflow, o.tag) for o in self.granted if o.level.includes(level)))
@@ -93,21 +95,21 @@ EVERYTHING: Final = Grants((Grant(Scope.ADMIN),))
 
 
 def parse_scope(text: str) -> Grant:
-    """Raises InvalidArguments."""
+    """Return a scope from its text. Raises InvalidArguments."""
     level_text, colon, rest = text.partition(":")
     if level_text not in list(Scope) or len(text) > _SCOPE_CHARS_MAX:
         raise InvalidArguments(
-            f"a token's scope is {', '.join(Scope)}, or one of them for some runs, as operate:workflow=checkout or"
-            f" read:tag=tenant=acme, not {text!r:.80}"
+            f"a scope is {', '.join(Scope)}, or for some runs only operate:workflow=checkout or read:tag=tenant=acme,"
+            f" not {text!r:.80}"
         )
     level = Scope(level_text)
     if not colon:
         return Grant(level)
     if level is Scope.ADMIN:
-        raise InvalidArguments(f"admin is for everything, and cannot be for some runs only: {text!r:.80}")
+        raise InvalidArguments(f"the scope admin is always for everything, not for some runs only: {text!r:.80}")
     dimension, equals, value = rest.partition("=")
     if dimension == "queue":
-        raise InvalidArguments(f"runs have no queues, so no scope can be for one: {text!r:.80}")
+        raise InvalidArguments(f"a scope cannot be for a queue, because runs have no queues: {text!r:.80}")
     if dimension not in _DIMENSIONS or not equals or not value:
         raise InvalidArguments(
             f"a scope is for a workflow (workflow=NAME) or a tag (tag=KEY=VALUE), not for {rest!r:.80}"
@@ -116,12 +118,12 @@ def parse_scope(text: str) -> Grant:
         return Grant(level, workflow=value)
     key, equals, tag_value = value.partition("=")
     if not key or not equals or not tag_value:
-        raise InvalidArguments(f"a tag is given as tag=KEY=VALUE, not {rest!r:.80}")
+        raise InvalidArguments(f"a tag has the form tag=KEY=VALUE, not {rest!r:.80}")
     return Grant(level, tag=(key, tag_value))
 
 
 def parse_scopes(scopes: str | Iterable[str]) -> Grants:
-    """One scope or several. Raises InvalidArguments."""
+    """Return the scopes of a token from their texts. Raises InvalidArguments."""
     texts = [scopes] if isinstance(scopes, str) else list(scopes)
     if not 1 <= len(texts) <= _SCOPES_MAX:
         raise InvalidArguments(f"a token has from 1 to {_SCOPES_MAX} scopes, not {len(texts)}")

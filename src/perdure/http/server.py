@@ -1,4 +1,4 @@
-"""The API as a process: where it may be reached, and by whom."""
+"""The server: it listens, checks that the address is safe, and serves the application."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _GRACE_S = 10
 
 
 class _Server(uvicorn.Server):
-    """Ends streams when it stops: they would otherwise hold it up."""
+    """A uvicorn server that ends streams when it stops: otherwise it would wait for them."""
 
     def __init__(self, config: uvicorn.Config, app: App) -> None:
         super().__init__(config)
         self._app = app
 
     async def run_on(self, listening: socket.socket) -> None:
-        """Serve until it is to stop. Unlike `serve`, it leaves the signals to whoever runs the process."""
+        """Serve until it is asked to stop. Unlike `serve`, it installs no signal handlers."""
         await self._serve([listening])
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -44,19 +44,19 @@ class _Server(uvicorn.Server):
 
 
 async def check_bind(client: AnyClient, host: str, startup_token: str | None = None) -> str:
-    """Whether the API may be reached at this address, and what to tell whoever starts it. Raises Misuse: without a
-    token, nobody but this machine itself may reach it."""
+    """Return who can use the API at this address, as text for the log. Raises Misuse if there is no valid token and the
+    address can be reached from other machines."""
     if await has_valid_tokens(client):
         return "every request needs a token"
     if not is_loopback(host):
         raise Misuse(
-            f"the API does not listen on {host!r} without a token: whoever reaches it could do everything. Make one "
-            "with `perdure tokens create ops --scope admin`, or listen on 127.0.0.1"
+            f"the API does not listen on {host!r} without a token: everybody who reaches it could do everything. "
+            "Create one with `perdure tokens create ops --scope admin`, or listen on 127.0.0.1"
         )
     if await has_tokens(client):
-        return "all tokens are revoked: nobody gets in before a new one is made"
+        return "no token is valid: nobody gets in before a new one is created"
     if startup_token is not None:
-        return "there are no tokens: whoever has the start-up token may do everything, on this machine"
+        return "there are no tokens: on this machine, everybody who has the start-up token may do everything"
     return "there are no tokens: everybody on this machine may do everything, and nobody else can reach it"
 
 
@@ -71,9 +71,12 @@ async def serving(
     tls: Tls | None = None,
     **options: Any,
 ) -> AsyncGenerator[str]:
-    """Serve the API while the block runs; its URL. Port 0 is any that is free. `limits` bound the connections. With
-    `tls` only those who speak it are answered. Other options are those of `create_app`.
-    Raises Misuse (see `check_bind` and `Tls`), and OSError if the port is taken."""
+    """Serve the API while the block runs, and give its URL. Port 0 takes any free one. `limits` bound the connections.
+    With `tls` the server uses TLS only. Other options are those of `create_app`.
+
+    Raises Misuse if there is no valid token and `host` can be reached from other machines, or if a file of `tls` does
+    not fit; OSError if the port is taken.
+    """
     context = None if tls is None else server_context(tls)
     async with contextlib.AsyncExitStack() as stack:
         client = client_or_store if isinstance(client_or_store, AnyClient) else Client(client_or_store)
@@ -88,7 +91,7 @@ async def serving(
             app,
             http=spoken if context is None else secured(spoken, connections, context),
             backlog=connections.limits.backlog_max,
-            h11_max_incomplete_event_size=2 * connections.limits.head_bytes_max,  # `connections` has a closer look
+            h11_max_incomplete_event_size=2 * connections.limits.head_bytes_max,  # Connections checks it more closely
             timeout_keep_alive=connections.limits.idle_s,  # type: ignore[arg-type]  # any number will do
             lifespan="on",
             log_config=None,
@@ -106,7 +109,7 @@ async def serving(
         url = f"{scheme}://{_shown(host)}:{listening.getsockname()[1]}"
         log.info("the API is at %s; %s", url, manner)
         try:
-            while not server.started and not ready.done():  # noqa: ASYNC110 - uvicorn has nothing to wait for
+            while not server.started and not ready.done():  # noqa: ASYNC110 - uvicorn has no event to wait for
                 await asyncio.sleep(0.01)
             if ready.done():
                 ready.result()
@@ -121,8 +124,8 @@ async def serving(
 async def serve(
     client_or_store: AnyClient | str | Store, *, host: str = "127.0.0.1", port: int = 8080, **options: Any
 ) -> None:
-    """Serve the API until this is cancelled, or the client is shut down. As `serving`; raises EngineStopped if the
-    client stops by itself, since its store is broken."""
+    """Serve the API until this call is cancelled, or until the client is shut down. Options and errors are those of
+    `serving`. Raises EngineStopped if the client stops by itself because its store is broken."""
     async with contextlib.AsyncExitStack() as stack:
         client = client_or_store if isinstance(client_or_store, AnyClient) else Client(client_or_store)
         if client is not client_or_store:

@@ -1,6 +1,6 @@
-"""What every request passes before anything else looks at it: who asks, from where, how often.
+"""The checks that every request passes first: who the caller is, where the request comes from, how often it asks.
 
-It stands around the application, not in it: a path that does not exist is not told from one that does without a token.
+The shield is around the application, not in it: without a token, a path that exists looks like one that does not.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
-SLASH: Final = "\ufdd0"  # a slash inside of a name: not a character, so nobody has it in one
-OPEN: Final = ("/health/live", "/health/ready")  # what answers without a token
+SLASH: Final = "\ufdd0"  # stands for a slash inside a name; it is not a character, so no name contains it
+OPEN: Final = ("/health/live", "/health/ready")  # paths that need no token
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 _ELSEWHERE: Final = ("cross-site", "same-site")
 _EXPOSED: Final = b"etag, location, retry-after, content-disposition"
-# A browser that was here by TLS once does not come without it for a year.
+# A browser that has used TLS here uses nothing else for a year.
 _ONLY_TLS: Final = (b"strict-transport-security", b"max-age=31536000")
 _HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -43,8 +43,8 @@ _HEADERS: Final = (
 
 
 class Shield:
-    """An ASGI application around another. `origins` are those of pages elsewhere that may ask (CORS); `pages` are those
-    that are served here, which tell themselves who asks."""
+    """An ASGI application around another one. `origins` are the origins of pages that may call the API (CORS). `pages`
+    are served here, and identify their callers themselves."""
 
     def __init__(
         self,
@@ -119,10 +119,11 @@ class Shield:
             status = statuses[0] if statuses else 499
             self._measures.count(scope["method"], template, status, took)
             if scope["method"] not in _SAFE and (caller := scope.get("state", {}).get("caller")) is not None:
-                log.info("%s asked for %s %r: %s", caller.name, scope["method"], scope.get("raw_path"), status)
+                log.info("%s sent %s %r: %s", caller.name, scope["method"], scope.get("raw_path"), status)
 
     async def _check(self, scope: Scope, headers: dict[str, str], origin: str | None) -> None:
-        """Raise Refused, or leave in the scope who asks, how to find that out again, and whose tries it counts as."""
+        """Store the caller in the scope, a function that identifies it again, and its address for rate limits. Raises
+        Refused."""
         peer = scope["client"][0] if scope.get("client") else None
         scope["path"] = _path(scope)
         pages = self._pages_at(scope["path"])
@@ -138,12 +139,12 @@ class Shield:
             caller = await identify()
         except Refused as refused:
             if refused.code == "unauthenticated" and (pages is None or "cookie" in headers):
-                _keep_pace(self._strangers, f"address {address}")  # It may be a guess.
+                _keep_pace(self._strangers, f"address {address}")  # It may be a guessed token.
             raise
-        if caller is not None and pages is None:
+        if caller is not None:
             self._check_origin(headers, origin, caller)
         scope.setdefault("state", {}).update({"caller": caller, IDENTIFY: identify, ADDRESS: address})
-        # Whoever shows nothing is not counted: behind a proxy, strangers would use up what others need to sign in.
+        # A request without a token is not counted: behind a proxy, strangers would use up what others need to sign in.
         if caller is not None:
             _keep_pace(self._pace, f"token {caller.name}" if caller.by_token else f"address {address}")
 
@@ -151,14 +152,14 @@ class Shield:
         return self._pages if self._pages is not None and self._pages.covers(path) else None
 
     def _check_origin(self, headers: dict[str, str], origin: str | None, caller: Caller) -> None:
-        """Where there are no tokens, a page elsewhere that somebody on this machine looks at must not ask for anything.
-        With a token it cannot: a browser never adds one by itself."""
+        """Raise Refused for a request of a page of another site, while there are no tokens: somebody on this machine
+        may be looking at that page. With tokens no such check is needed: a browser never adds a token by itself."""
         if caller.by_token or origin in self._origins:
             return
         if origin is not None and origin.partition("://")[2] != headers.get("host"):
-            raise Refused("origin_refused", f"a page of {origin:.200} may not ask for anything here")
+            raise Refused("origin_refused", f"a page of {origin:.200} may not send requests to this server")
         if headers.get("sec-fetch-site") in _ELSEWHERE and headers.get("sec-fetch-mode") != "navigate":
-            raise Refused("origin_refused", "a page of another origin may not ask for anything here")
+            raise Refused("origin_refused", "a page of another origin may not send requests to this server")
 
     def _cors(self, origin: str | None) -> list[tuple[bytes, bytes]]:
         if not self._origins:
@@ -179,7 +180,7 @@ def _keep_pace(pace: Pace, who: str) -> None:
 
 
 def _path(scope: Scope) -> str:
-    """The path, with a slash that belongs to a name marked. Raises Refused for text that nobody has as a name."""
+    """Return the path, with slashes inside names replaced by SLASH. Raises Refused for text that no name can have."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     raw = raw.partition(b"?")[0]
     try:
@@ -188,18 +189,18 @@ def _path(scope: Scope) -> str:
     except UnicodeDecodeError:
         raise Refused("invalid_request", "the path or the query is not UTF-8, percent-encoded") from None
     if any("\0" in text or SLASH in text for text in (*parts, query)):
-        raise Refused("invalid_request", "the path or the query has a character in it that no name has")
+        raise Refused("invalid_request", "the path or the query has a character that no name can have")
     if "" in parts[1:-1]:
-        # The router would leave it out, and find a page that is not looked after as one.
-        raise Refused("not_found", "there is nothing at a path with an empty part in it")
+        # The router would drop the empty part, and find a page for a path that `covers` does not know.
+        raise Refused("not_found", "there is nothing at a path with an empty part")
     return "/".join(part.replace("/", SLASH) for part in parts)
 
 
-async def _answer(told: Problem, headers: dict[str, str], send: Send) -> None:
-    body = encoded(told)
+async def _answer(found: Problem, headers: dict[str, str], send: Send) -> None:
+    body = encoded(found)
     start = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]
     start += [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": told.status, "headers": start})
+    await send({"type": "http.response.start", "status": found.status, "headers": start})
     await send({"type": "http.response.body", "body": body})
 
 
@@ -211,7 +212,7 @@ async def _send(answer: Answer, send: Send) -> None:
 
 async def _answer_preflight(headers: dict[str, str], send: Send) -> None:
     allowed = [
-        (b"access-control-allow-methods", b"GET, HEAD, POST, PATCH, DELETE"),
+        (b"access-control-allow-methods", b"GET, HEAD, POST, PUT, PATCH, DELETE"),
         (b"access-control-allow-headers", headers.get("access-control-request-headers", "").encode("latin-1")),
         (b"access-control-max-age", b"600"),
     ]

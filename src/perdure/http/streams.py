@@ -1,7 +1,7 @@
-"""Server-sent events: how they are written, how many streams there are, and when they end.
+"""Server-sent events: how they are written, how many streams may be open, and when they end.
 
-A stream says something at least every few seconds, so that both sides notice when the other is gone, and ends after a
-while by itself: a browser then asks again with the id of the last event (Last-Event-ID), and goes on where it was.
+A stream sends something at least every few seconds, so that both sides notice when the other one is gone. It ends by
+itself after a while: a browser then connects again with the id of the last event (Last-Event-ID), and continues there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FIRST: Final = asyncio.FIRST_COMPLETED
 
 
 class Said(Struct, frozen=True, kw_only=True):
-    """One event of a stream. Without an `id` it is not where a reader goes on from."""
+    """One event of a stream. A reader can continue only after an event that has an `id`."""
 
     event: str
     data: Any
@@ -39,9 +39,9 @@ class Said(Struct, frozen=True, kw_only=True):
 
 
 class Streams:
-    """The streams of a server: at most `streams_max` at a time, and `token_streams_max` of one token, each for at most
-    `stream_s_max`. A place is taken when a request is admitted, and given back when the request has ended. Every
-    `check_s` it is looked at whether its reader may still read; if not, nothing more is sent."""
+    """The streams of a server: at most `streams_max` at a time, at most `token_streams_max` of one token, each for at
+    most `stream_s_max`. A stream is counted from when its request is admitted until the request has ended. Every
+    `check_s` a stream checks whether its reader may still read, and ends if not."""
 
     def __init__(
         self, streams_max: int, token_streams_max: int, stream_s_max: float, poll_s: float, check_s: float = 5
@@ -51,31 +51,32 @@ class Streams:
         self._streams_max = streams_max
         self._token_streams_max = token_streams_max
         self._stream_s_max = stream_s_max
-        self._open: Counter[str] = Counter()  # by token; those without one together
+        self._open: Counter[str] = Counter()  # by token; callers without one count as one
         self._ending = asyncio.Event()
 
     def end(self) -> None:
-        """End all of them, at once: the server stops."""
+        """End all streams at once, because the server stops."""
         self._ending.set()
 
     @property
     def open(self) -> int:
+        """How many streams are open."""
         return self._open.total()
 
     def response(self, said: AsyncIterator[Said], asking: Asking) -> Stream:
-        """Have what is said sent as it comes to whoever asks. Raises Refused if there are too many."""
+        """Return a response that sends the events as they come. Raises Refused if too many streams are open."""
         caller = caller_of(asking)
         token = caller.name if caller.by_token else ""
         if self.open >= self._streams_max:
-            raise _too_many(f"{self.open} streams are open, as many as there may be")
+            raise _too_many(f"{self.open} streams are open, which is the limit")
         if token and self._open[token] >= self._token_streams_max:
-            raise _too_many(f"{self._open[token]} streams of the token {token!r} are open, as many as it may have")
+            raise _too_many(f"{self._open[token]} streams of the token {token!r} are open, which is its limit")
         self._open[token] += 1
         asking.scope["state"][_PLACE] = token
         return Stream(self._written(said, asking), media_type=MEDIA_TYPE, headers={"cache-control": "no-store"})
 
     def ended(self, state: dict[str, Any]) -> None:
-        """Give the place of a request back, if it has one: it has ended, whether or not anything was sent."""
+        """Stop counting a request's stream, if it has one. Called when the request has ended, however it ended."""
         token = state.pop(_PLACE, None)
         if token is not None:
             self._open[token] -= 1
@@ -120,7 +121,7 @@ class Streams:
 
 
 async def may_still_read(asking: Asking) -> bool:
-    """Whether whoever asked may go on reading. If the store cannot say so the answer is no: they can ask again."""
+    """Whether the caller may still read. If the store does not answer, it may not: it can connect again."""
     try:
         await check_again(asking)
     except (Refused, PerdureError) as error:
@@ -138,7 +139,7 @@ async def _next(said: AsyncIterator[Said]) -> Said:
 
 
 def written(said: Said) -> bytes:
-    """An event as it is sent. JSON has no line breaks, so its data is one line."""
+    """Return an event as it is sent. JSON has no line breaks, so its data is one line."""
     lines = [f"event: {said.event}".encode(), b"data: " + msgspec.json.encode(said.data)]
     if said.id is not None:
         lines.insert(0, f"id: {said.id}".encode())
@@ -146,7 +147,8 @@ def written(said: Said) -> bytes:
 
 
 async def looked(look: Callable[[], Awaitable[list[Said] | None]], pause_s: float) -> AsyncIterator[Said]:
-    """What a look finds, again and again, until one finds that there will be no more (None)."""
+    """Return the events that `look` finds, calling it again after each pause, until it returns None: no more will
+    come."""
     while (found := await look()) is not None:
         for said in found:
             yield said

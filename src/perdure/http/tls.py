@@ -1,7 +1,7 @@
-"""TLS in the server itself: certificates that are checked before it listens, and handshakes that count as connections.
+"""TLS in the server itself: certificates are checked before it listens, and handshakes count as connections.
 
-Uvicorn counts a connection when its handshake is over, so that sockets that begin one and say nothing would be outside
-of all limits. Here a socket counts from its first moment, and its handshake has to end as soon as a request's head.
+Uvicorn counts a connection only after its handshake, so sockets that begin one and send nothing would escape all
+limits. Here a socket counts from its first moment, and its handshake has the same time limit as the head of a request.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _CERTIFICATE: Final = "-----BEGIN CERTIFICATE-----"
 
 
 class Tls(Struct, frozen=True, kw_only=True):
-    """Files in PEM: the server's `certificate`, with those of its issuers after it, and its `key`. With a `client_ca`
-    only clients that have a certificate of one of these authorities can connect at all."""
+    """Files in PEM format: the server's `certificate`, followed by those of its issuers, and its `key`. With
+    `client_ca` only clients that have a certificate of one of these authorities can connect."""
 
     certificate: str | Path
     key: str | Path
@@ -39,8 +39,11 @@ class Tls(Struct, frozen=True, kw_only=True):
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:
-    """What a server needs to speak TLS, 1.2 or newer. Raises Misuse, with the file, for one that is missing, cannot be
-    read, is no certificate or key, does not belong to the other, is not valid now, or that others can read."""
+    """Return the TLS context of a server, for TLS 1.2 and newer.
+
+    Raises Misuse, with the name of the file, if a file is missing, cannot be read, or is not a certificate or a key; if
+    the key does not belong to the certificate; if the certificate is not valid now; if other users can read the key.
+    """
     certificate, key = Path(tls.certificate), Path(tls.key)
     _check_times(certificate, _read(certificate, "certificate"))
     _read(key, "key")
@@ -53,7 +56,7 @@ def server_context(tls: Tls) -> ssl.SSLContext:
     if tls.client_ca is not None:
         client_ca = Path(tls.client_ca)
         if _CERTIFICATE not in _read(client_ca, "clients' authorities"):
-            raise Misuse(f"{client_ca} has no certificate in PEM, of an authority whose clients may connect")
+            raise Misuse(f"{client_ca} has no certificate in PEM format of an authority whose clients may connect")
         try:
             context.load_verify_locations(client_ca)
         except ssl.SSLError as error:
@@ -66,9 +69,9 @@ def _read(path: Path, what: str) -> str:
     try:
         return path.read_text("ascii")
     except OSError as error:
-        raise Misuse(f"the {what} {path} cannot be read: {error.strerror}") from error
+        raise Misuse(f"cannot read the {what} {path}: {error.strerror}") from error
     except ValueError as error:
-        raise Misuse(f"the {what} {path} is not in PEM, which is plain text; convert it with openssl") from error
+        raise Misuse(f"the {what} {path} is not in PEM format, which is plain text; convert it with openssl") from error
 
 
 def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
@@ -80,18 +83,20 @@ def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise Misuse(f"the key {key} does not belong to the certificate {certificate}") from error
-        raise Misuse(f"{certificate} and {key} are no certificate and key in PEM: {error.reason or error}") from error
+        raise Misuse(
+            f"{certificate} and {key} are not a certificate and a key in PEM format: {error.reason or error}"
+        ) from error
 
 
 def _check_times(path: Path, text: str) -> None:
-    """Raise Misuse for a certificate that no client would take now; warn of one that soon is."""
+    """Raise Misuse for a certificate that is not valid now, and log a warning for one that expires soon."""
     if _CERTIFICATE not in text:
-        raise Misuse(f"{path} has no certificate in PEM")
+        raise Misuse(f"{path} has no certificate in PEM format")
     first = text[text.index(_CERTIFICATE) :].partition("-----END CERTIFICATE-----")
     try:
         begins, ends = _validity(ssl.PEM_cert_to_DER_cert("".join(first[:2]) + "\n"))
     except (ValueError, IndexError) as error:
-        raise Misuse(f"the certificate in {path} cannot be read: {error}") from error
+        raise Misuse(f"cannot read the certificate in {path}: {error}") from error
     now = datetime.now(UTC)
     if now < begins:
         raise Misuse(f"the certificate {path} is valid from {begins:%Y-%m-%d %H:%M} UTC on; is the clock right?")
@@ -102,12 +107,12 @@ def _check_times(path: Path, text: str) -> None:
 
 
 def _validity(der: bytes) -> tuple[datetime, datetime]:
-    """From when and until when a certificate is valid (RFC 5280, 4.1): the fourth part of what is signed, after the
-    version, the serial number, the algorithm and the issuer."""
+    """Return from when and until when a certificate is valid (RFC 5280, 4.1). The validity follows the version, the
+    serial number, the algorithm and the issuer."""
     _, body, _ = _part(der)
     _, signed, _ = _part(body)
     tag, _, rest = _part(signed)
-    if tag != 0xA0:  # A certificate of the first version does not say so.
+    if tag != 0xA0:  # The version is left out in certificates of version 1.
         rest = signed
     for _ in range(3):
         _, _, rest = _part(rest)
@@ -118,7 +123,7 @@ def _validity(der: bytes) -> tuple[datetime, datetime]:
 
 
 def _part(der: bytes) -> tuple[int, bytes, bytes]:
-    """The first value in DER: its tag, its content, and what follows it."""
+    """Return the first value in DER: its tag, its content, and the rest. Raises ValueError."""
     tag, length, start = der[0], der[1], 2
     if length & 0x80:
         start += length & 0x7F
@@ -134,9 +139,10 @@ def _time(tag: int, text: bytes) -> datetime:
 
 
 class Handshake(asyncio.Protocol):
-    """A socket until its handshake is over. Then the protocol that was asked for has it, as if it were new.
+    """The protocol of a socket until its handshake is over. Then uvicorn's own protocol gets the socket, as if it were
+    new.
 
-    Uvicorn makes one for each connection, in the place of that protocol."""
+    Uvicorn creates one for each connection, instead of its own protocol."""
 
     _base: type[asyncio.Protocol]
     _connections: Connections
@@ -150,7 +156,7 @@ class Handshake(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
         self._connections.opened(self)
-        if transport.is_closing():  # There was no room for it.
+        if transport.is_closing():  # There were too many connections.
             self._connections.closed(self)
             return
         self.transport.pause_reading()
@@ -169,9 +175,9 @@ class Handshake(asyncio.Protocol):
                 ssl_handshake_timeout=limits.head_s,
                 ssl_shutdown_timeout=limits.idle_s,
             )
-        except OSError as error:  # What TLS refuses, and what takes too long, is one too.
+        except OSError as error:  # Errors of TLS and timeouts are OSErrors too.
             if not self.transport.is_closing() or isinstance(error, ssl.SSLError):
-                self._connections.refuse(self, f"handshake of TLS failed: {_reason(error)}")
+                self._connections.refuse(self, f"TLS handshake failed: {_reason(error)}")
         finally:
             self._connections.closed(self)
         if secured is not None and not early.is_lost:
@@ -179,7 +185,7 @@ class Handshake(asyncio.Protocol):
 
 
 class _Early(asyncio.Protocol):
-    """Keeps what arrives with the end of a handshake, before there is somebody to read it."""
+    """Keeps data that arrives with the end of a handshake, until uvicorn's protocol can read it."""
 
     def __init__(self) -> None:
         self.is_lost = False
@@ -192,6 +198,7 @@ class _Early(asyncio.Protocol):
         self.is_lost = True
 
     def hand_over(self, transport: Any, protocol: asyncio.Protocol) -> None:
+        """Give the connection, and the data that has arrived, to a protocol."""
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         for data in self._data:
@@ -204,7 +211,7 @@ def _reason(error: Exception) -> str:
 
 
 def secured(base: type[asyncio.Protocol], connections: Connections, context: ssl.SSLContext) -> type[asyncio.Protocol]:
-    """A protocol of uvicorn's behind TLS."""
+    """Return a protocol of uvicorn behind TLS."""
     members = {"_base": base, "_connections": connections, "_context": context}
     made: type[asyncio.Protocol] = type(f"Tls{base.__name__}", (Handshake,), members)
     return made

@@ -1,10 +1,9 @@
-"""API tokens: who may ask, for what, and until when. They are in the store, so every server and every process has the
-same.
+"""API tokens: who may use the API, for what, and until when. They are in the store, so all servers have the same ones.
 
-A token is shown once, when it is made; the store has only the SHA-256 of its secret, which has 256 bits of chance and
-needs no slow hash. Whoever changes one adds a version, which counts from the next request on. A token that is rotated
-has a new secret. Each former secret stays valid for the overlap that its rotation gave it, so that programs can be
-given the new one in peace; a rotation without an overlap ends all former secrets at once.
+A token is shown once, when it is created. The store has only the SHA-256 of its secret; the secret has 256 random bits,
+so it needs no slow hash. Each change of a token adds a version, which counts from the next request on. A rotation gives
+the token a new secret. Each former secret stays valid for the overlap that its rotation gave it, so that there is time
+to give programs the new one. A rotation without an overlap ends all former secrets at once.
 """
 
 from __future__ import annotations
@@ -32,13 +31,14 @@ _SECRET_BYTES: Final = 32
 _MICROSECOND: Final = timedelta(microseconds=1)
 LASTS_MAX: Final = timedelta(days=36_500)
 _FORMER_MAX: Final = 10
-# Actors in audit trails that are no token. A token of this name would do things in their name.
+# Actors in the audit trail that are not tokens. A token with such a name could act in their name.
 RESERVED: Final = frozenset({"api", "cli", "dashboard", "engine", "http", "oidc", "perdure", "startup"})
 
 
 class TokenView(Struct, frozen=True, kw_only=True):
-    """A token without its secret. `made_by` is who made, rotated or revoked it last, at `at`. `used_at` is when it was
-    last shown, to the minute. Until `overlap_until` at least one secret from before a rotation is valid too."""
+    """A token without its secret. `made_by` is the actor that created, rotated or revoked it last, and `at` is when.
+    `used_at` is when it was last used, to the minute. Until `overlap_until` a secret from before a rotation is
+    valid."""
 
     name: str
     scope: str  # all scopes, with commas between them
@@ -52,11 +52,12 @@ class TokenView(Struct, frozen=True, kw_only=True):
 
 
 class ShownToken(Struct, frozen=True, kw_only=True):
-    """A token that somebody shows, and that fits. `wrong` says why it is not valid all the same; empty if it is."""
+    """A token that a caller has sent and whose secret is right. `wrong` says why it is not valid; it is empty if it
+    is."""
 
     name: str
     grants: Grants
-    sha256: str  # of the secret that was shown
+    sha256: str  # of the secret that was sent
     wrong: str = ""
 
 
@@ -69,15 +70,17 @@ async def make_token(
     expires: Duration | None = None,
     actor: str = "api",
 ) -> str:
-    """Make a token, good for one scope or several; it is not to be had again. It is valid for as long as `expires`
-    says, or until it is revoked. One of the same name is replaced, and no longer valid. Raises InvalidArguments."""
+    """Create a token with one scope or several, and return it. It cannot be read again. It is valid for as long as
+    `expires` says, or until it is revoked. It replaces a token of the same name. Raises InvalidArguments."""
     if _NAME.fullmatch(name) is None:
         raise InvalidArguments(
-            "a token's name has up to 63 small letters, digits, dots and hyphens, and begins with a letter or a digit, "
-            f"not {name!r:.80}"
+            "a token's name has up to 63 lower-case letters, digits, dots and hyphens, and begins with a letter or a"
+            f" digit, not {name!r:.80}"
         )
     if name in RESERVED:
-        raise InvalidArguments(f"{name!r} is a name of Perdure's own in the audit trail; choose another for the token")
+        raise InvalidArguments(
+            f"{name!r} is an actor of Perdure itself in the audit trail; use another name for the token"
+        )
     grants, lasts_us = parse_scopes(scope), _lasts_us(expires)
     kept = client.credentials
     while True:
@@ -97,21 +100,24 @@ async def rotate_token(
     expires: Duration | None = None,
     actor: str = "api",
 ) -> str:
-    """Give a token a new secret; it is not to be had again. The old one stays valid for the `overlap`, but not for
-    longer than it would have been; secrets of earlier rotations keep the overlap that they were given. Without an
-    overlap the old secret and all earlier ones end at once. The new one is valid for as long as `expires` says, or as
-    long as the old one was made for. Raises RecordNotFound, and InvalidArguments if the token is revoked, or has more
-    than ten former secrets that are still valid."""
+    """Give a token a new secret, and return the token. It cannot be read again.
+
+    The old secret stays valid for the `overlap`, but never longer than it would have been. Secrets of earlier rotations
+    keep their own overlap. Without an overlap the old secret and all earlier ones end at once. The new secret is valid
+    for as long as `expires` says, or for as long as the old one was made for.
+
+    Raises RecordNotFound, and InvalidArguments if the token is revoked, or has ten former secrets that are still valid.
+    """
     overlap = span_of(overlap, "overlap")
     if overlap > LASTS_MAX:
-        raise InvalidArguments(f"an overlap is between 0 and {LASTS_MAX.days} days, not {overlap}")
+        raise InvalidArguments(f"overlap must be between 0 and {LASTS_MAX.days} days, not {overlap}")
     lasts_us = _lasts_us(expires)
     kept = client.credentials
     while True:
         found = await _found(client, name)
         was = found.body
         if was["revoked"]:
-            raise InvalidArguments(f"the token {name!r} is revoked; make a new one")
+            raise InvalidArguments(f"the token {name!r} is revoked; create a new one")
         secret = secrets.token_urlsafe(_SECRET_BYTES)
         now = kept.now()
         body = _body(_grants(was), _digest(secret), now, lasts_us or was.get("lasts_us"), "rotated")
@@ -125,7 +131,7 @@ async def rotate_token(
 
 @checked
 async def revoke_token(client: AnyClient, name: str, *, actor: str = "api") -> TokenView:
-    """Make a token invalid, for good. Raises RecordNotFound."""
+    """Revoke a token for good. Raises RecordNotFound."""
     while True:
         found = await _found(client, name)
         if found.body["revoked"]:
@@ -136,12 +142,12 @@ async def revoke_token(client: AnyClient, name: str, *, actor: str = "api") -> T
 
 @checked
 async def tokens(client: AnyClient) -> list[TokenView]:
-    """All tokens there ever were, by name."""
+    """Return all tokens, also revoked and expired ones, by name."""
     return [_view(found) async for found in client.credentials.tokens()]
 
 
 async def find_token(client: AnyClient, token: str) -> ShownToken | None:
-    """The token that somebody shows, valid or not; None if there is none with this secret."""
+    """Return the token that a caller has sent, valid or not; None if there is none with this secret."""
     prefix, _, rest = token.partition("_")
     name, _, secret = rest.partition("_")
     if prefix != _PREFIX or _NAME.fullmatch(name) is None or not secret:
@@ -151,7 +157,8 @@ async def find_token(client: AnyClient, token: str) -> ShownToken | None:
 
 
 def token_at(found: TokenRecord, sha256: str, now: int) -> ShownToken | None:
-    """A token by the digest of a secret, at a time; None if it has, and had a moment ago, another secret."""
+    """Return a token by the digest of its secret, as it is at a time; None if neither its secret nor a former one
+    fits."""
     body: dict[str, Any] = found.body
     is_current = hmac.compare_digest(sha256, str(body["sha256"]))
     untils = [one["until"] for one in _formers(body) if hmac.compare_digest(sha256, str(one["sha256"]))]
@@ -161,19 +168,21 @@ def token_at(found: TokenRecord, sha256: str, now: int) -> ShownToken | None:
     wrong = ""
     if expires_at is not None and expires_at <= now:
         when = shown_time(expires_at).isoformat(timespec="seconds")
-        wrong = f"the token {found.name!r} expired at {when}: have it rotated, or make a new one"
+        wrong = f"the token {found.name!r} expired at {when}: rotate it, or create a new one"
         if not is_current:
-            wrong = f"this secret of the token {found.name!r} was replaced, and was valid until {when}: use the new one"
+            wrong = f"this secret of the token {found.name!r} was replaced and expired at {when}: use the new secret"
     return ShownToken(name=found.name, grants=_grants(body), sha256=sha256, wrong=wrong)
 
 
 @checked
 async def has_tokens(client: AnyClient) -> bool:
-    """Whether a token was ever made: from then on nobody gets in without one, also if it was revoked or has expired."""
+    """Whether a token was ever created. From then on every caller needs one, even if that token is revoked or
+    expired."""
     return await client.credentials.has_tokens()
 
 
 async def has_valid_tokens(client: AnyClient) -> bool:
+    """Whether there is a token that is valid now."""
     now = client.credentials.now()
     async for found in client.credentials.tokens():
         expires_at = found.body.get("expires_at")
@@ -190,19 +199,19 @@ async def _found(client: AnyClient, name: str) -> TokenRecord:
 
 
 def _formers(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Secrets from before rotations, the newest first: {"sha256", "until"}. `earlier` is not there in what earlier
-    versions have written, and they read `former` alone."""
+    """Return the secrets from before rotations, newest first: {"sha256", "until"}. Earlier versions of Perdure wrote no
+    `earlier`, and read only `former`."""
     former = body.get("former")
     return [] if former is None else [former, *body.get("earlier", ())]
 
 
 def _still_valid(name: str, body: dict[str, Any], now: int) -> list[dict[str, Any]]:
-    """The former secrets that a rotation keeps. Raises InvalidArguments if they are too many."""
+    """Return the former secrets that a rotation keeps. Raises InvalidArguments if there are too many."""
     found = [one for one in _formers(body) if one["until"] > now]
     if len(found) >= _FORMER_MAX:
         raise InvalidArguments(
-            f"the token {name!r} has {len(found) + 1} secrets that are valid; rotate it without an overlap, which ends "
-            "all but the new one, or later"
+            f"the token {name!r} has {len(found) + 1} valid secrets; rotate it later, or without an overlap, which ends"
+            " all secrets but the new one"
         )
     return found
 
@@ -212,7 +221,7 @@ def _lasts_us(expires: Duration | None) -> int | None:
         return None
     lasts = span_of(expires, "expires")
     if not timedelta(0) < lasts <= LASTS_MAX:
-        raise InvalidArguments(f"a token lasts for more than nothing, and up to {LASTS_MAX.days} days, not {expires}")
+        raise InvalidArguments(f"expires must be more than 0 and at most {LASTS_MAX.days} days, not {expires}")
     return lasts // _MICROSECOND
 
 
@@ -229,7 +238,7 @@ def _body(grants: Grants, sha256: str, now: int, lasts_us: int | None, change: s
 
 
 def _grants(body: dict[str, Any]) -> Grants:
-    """Tokens of earlier versions have one scope."""
+    """Return the scopes of a token. Earlier versions of Perdure stored a single one."""
     return parse_scopes(body["scopes"] if "scopes" in body else body["scope"])
 
 

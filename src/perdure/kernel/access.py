@@ -1,7 +1,7 @@
-"""Tokens of the HTTP API and sessions of the dashboard, as they are stored: apart from all that users keep as records.
+"""Stored tokens of the HTTP API and sessions of the dashboard. They are separate from users' records.
 
-Times are microseconds since the epoch. What a token is good for, and whose a session is, is text that went through the
-codec, and opaque here.
+Times are microseconds since the epoch. The body of a token or a session is text that went through the codec, and opaque
+here.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ class StoredToken(Struct, frozen=True, kw_only=True):
 
     name: str
     version: int  # 1, 2, 3, …
-    digest: str  # of the body, before the codec: what tells whether it is the same
+    digest: str  # of the body, before the codec: equal digests mean equal bodies
     actor: str
     at: int
-    used_at: int | None = None  # when it was last shown, to the minute or so
+    used_at: int | None = None  # when a client last used the token, to the minute or so
     body: str
 
 
 class StoredSession(Struct, frozen=True, kw_only=True):
-    """Somebody who has signed in. `id` is the SHA-256 of what the browser keeps. It counts for nothing from `until` on,
-    and is removed in time."""
+    """A session of a person who has signed in. `id` is the SHA-256 of the browser's cookie. The session is invalid from
+    `until` on, and is removed later."""
 
     id: str
     until: int

@@ -1,4 +1,4 @@
-"""What one commit writes. Run and wait rows stand in their final state; journal and audit rows are appended."""
+"""What one commit writes. Rows of runs and waits have their final state; journal and audit rows are appended."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from perdure.kernel.artifacts import ArtifactWrites
 from perdure.kernel.cooperation import Cooperation
 from perdure.kernel.records import Audit, DeadLetter, Entry, Event, Mail, Outcome, PublishedValue, Run, StreamItem, Wait
-from perdure.kernel.stock import Stock
+from perdure.kernel.shared import SharedWrites
+from perdure.kernel.status import Status
+from perdure.kernel.tasks import TaskWrites
 
 
 class RunWrite(Struct, kw_only=True):
     """A run's row in its final state.
 
-    `expected_version` None inserts; otherwise the row must still have the expected owner, version and claim.
-    `outcome` None leaves output and failure as they are. `awake` is the row to write instead, if something that this
-    run is about to wait for turns out to be there (None: it is not about to wait); `dozing` is the number of the audit
-    row that then falls away. `born` is the last of the batch's numbers that was given before a new run. `is_brief` is
-    what `is_brief_change` says, of all changes from the row that is there to this one, and to `awake`.
+    `expected_version` None inserts the row; otherwise the row must still have the expected owner, version and claim.
+    `outcome` None leaves output and failure unchanged.
+
+    `awake` is the row to write instead if the transaction finds something that this run is about to wait for. It is
+    None if the run is not about to wait. `dozing` is the number of the audit row that is left out in that case.
+
+    `born`, for a new run, is the last of the batch's numbers that was given before the run was created. `is_brief` says
+    whether all changes from the stored row to this one, and to `awake`, are brief (`is_brief_change`).
     """
 
     run: Run
@@ -35,8 +41,8 @@ class RunWrite(Struct, kw_only=True):
 
 
 def is_brief_change(before: Run, after: Run) -> bool:
-    """Whether nothing differs but status, numbers, owner, claim and times: as for most changes, which a store may then
-    write with less."""
+    """Return whether only status, numbers, owner, claim and times differ. This holds for most changes. A store can
+    write a brief change with a shorter statement."""
     return (
         before.tags is after.tags
         and before.hold is after.hold
@@ -53,14 +59,14 @@ def is_brief_change(before: Run, after: Run) -> bool:
 
 class Batch(Struct, kw_only=True):
     """One transaction of one engine. Its store applies, in this order: the fence and the batch number, runs, archive,
-    continued, journal, waits (cleared, dropped, put), events, audit, mail, what was published, streams, stock,
-    cooperation.
+    continued, journal, waits (cleared, dropped, put), events, audit, mail, published values, streams, artifacts,
+    tasks, cooperation, shared.
 
-    What is staged at a position goes with the waits that are dropped there; all that is staged for a run goes with the
-    waits that are cleared, and when it continued.
+    A staged result is removed with the waits that are dropped at its position. All staged results of a run are removed
+    when its waits are cleared, and when it continues.
 
     Waits on events and new events have numbers from 1 on, in the order of their ops; the store adds its own count.
-    `at` is the time of the batch, for what expires.
+    `at` is the time of the batch: it decides which events have expired.
     """
 
     engine_id: str
@@ -79,23 +85,25 @@ class Batch(Struct, kw_only=True):
     events_given: list[tuple[str, str, str, int]] = field(default_factory=list)  # run id, event id, position, option
     events_read: list[tuple[str, str]] = field(default_factory=list)  # run id, event id
     numbered: int = 0
-    pending_max: dict[str, int] = field(default_factory=dict)  # new broadcast -> how many of its name may wait
-    spread: list[str] = field(default_factory=list)  # retained events that are on their way
+    pending_max: dict[str, int] = field(default_factory=dict)  # new broadcast -> how many of its name may be queued
+    spread: list[str] = field(default_factory=list)  # retained events that have not reached all waiting runs yet
     keys: dict[str, str] = field(default_factory=dict)  # key -> id of the event sent with it
-    dead: list[DeadLetter] = field(default_factory=list)  # events that their readers could not take
-    letters_gone: list[str] = field(default_factory=list)  # dead letters
-    consumed: list[str] = field(default_factory=list)  # runs whose failure was handed over
+    dead: list[DeadLetter] = field(default_factory=list)  # events that their readers could not read
+    dead_letters_gone: list[str] = field(default_factory=list)  # ids of dead letters to remove
+    consumed: list[str] = field(default_factory=list)  # runs whose failure was handed to a waiting run
     published: dict[tuple[str, str], PublishedValue] = field(default_factory=dict)  # run id, key -> the newest
     stream_items: list[StreamItem] = field(default_factory=list)
-    stock: Stock | None = None  # artifacts and tasks
+    artifacts: ArtifactWrites | None = None
+    tasks: TaskWrites | None = None
+    shared: SharedWrites | None = None  # rows that belong to no run
     cooperation: Cooperation | None = None  # messages and what happens to them
     audit: list[Audit] = field(default_factory=list)
     mail: list[Mail] = field(default_factory=list)
-    mail_done: dict[int, str] = field(default_factory=dict)  # id -> the answer, for the slot if it has one
+    mail_done: dict[int, str] = field(default_factory=dict)  # mail id -> the answer, which goes to the mail's slot
 
 
 class Won(Struct, frozen=True, kw_only=True):
-    """Found in the transaction: this position of a run was won, by an event or by the end of the run `target`."""
+    """Found in the transaction: an event, or the end of the run `target`, has won this position of a run."""
 
     run_id: str
     position: str
@@ -105,13 +113,14 @@ class Won(Struct, frozen=True, kw_only=True):
 
 
 class Committed(Struct, kw_only=True):
-    """What a commit found out. `sent` says for each broadcast who got it, if anybody (None: it is queued); `awake` are
-    runs that did not fall asleep; `spreading` are events that have not reached all who wait for them.
+    """What a commit found out. `sent` has the runs that got each broadcast (empty: it is queued). `awake` are runs that
+    were not suspended after all. `spreading` are events that have not reached all waiting runs yet.
 
-    `taken` are the runs that the batch took for its engine, as they are now: others may have given them something since
-    they were read. `told` are winners that another living engine owns: it has mail.
+    `taken` are the runs that the batch claimed for its engine, as they are now: other transactions may have matched
+    events to them since they were read. `notified` are winners that another living engine owns: the commit left mail
+    for that engine.
 
-    `landed`: the batch had been committed before, so nothing of this is known.
+    `landed` says that the batch had been committed before, so none of this is known.
     """
 
     landed: bool = False
@@ -121,11 +130,19 @@ class Committed(Struct, kw_only=True):
     awake: set[str] = field(default_factory=set)
     spreading: list[str] = field(default_factory=list)
     taken: list[tuple[str, tuple[Wait, ...], tuple[Event, ...]]] = field(default_factory=list)
-    told: set[str] = field(default_factory=set)
+    notified: set[str] = field(default_factory=set)
+
+
+def without_reads(batch: Batch) -> list[str]:
+    """Return the runs of which need not be known any more which retained events they have read. A failed run may be
+    retried, and must not read one twice: what it has read is forgotten with the event."""
+    failed = {run_id for run_id, write in batch.runs.items() if write.run.status is Status.FAILED}
+    return [run_id for run_id in batch.waits_cleared if run_id not in failed]
 
 
 def taken_in(batch: Batch) -> list[str]:
-    """Runs that this engine claims in this batch, and that are not new: also those that it gives up before, in it."""
+    """Return the runs that this engine claims in this batch and that are not new, including those that it also releases
+    in this batch."""
     return [
         run_id
         for run_id, write in batch.runs.items()
@@ -136,13 +153,13 @@ def taken_in(batch: Batch) -> list[str]:
 
 
 def winners_elsewhere(batch: Batch, committed: Committed) -> list[str]:
-    """Winners that may have an owner who does not know yet."""
+    """Return the winners whose owner may not know yet that they have won."""
     return sorted({won.run_id for won in committed.won} - batch.runs.keys()) if committed.won else []
 
 
 def awakened(batch: Batch, awake: set[str]) -> tuple[dict[str, RunWrite], list[Audit]]:
-    """The batch's rows of runs and its audit, where these runs do not fall asleep. The batch itself may be sent again,
-    and is left as it is."""
+    """Return the batch's run rows and audit rows for the case that these runs are not suspended. The batch itself is
+    unchanged, since the coordinator may resend it."""
     if not awake:
         return batch.runs, batch.audit
     runs = dict(batch.runs)
@@ -156,8 +173,8 @@ def awakened(batch: Batch, awake: set[str]) -> tuple[dict[str, RunWrite], list[A
 
 
 def outdated(batch: Batch, revisions: Mapping[str, int]) -> set[str]:
-    """Runs of the batch that were decided on an older state, though owner, version and claim are still the same: a
-    hold or a tag was audited since. `revisions` are those that are stored: how many audit rows each run has."""
+    """Return the runs of the batch that were decided on an older state although owner, version and claim are the same:
+    a hold or a tag has changed since. `revisions` has the stored number of audit rows of each run."""
     first: dict[str, int] = {}
     for row in batch.audit:
         first.setdefault(row.run_id, row.seq)

@@ -1,7 +1,7 @@
-"""The rows of structured cooperation as they are stored: messages, what happened to them, return values, handlers.
+"""The rows of structured cooperation as they are stored: messages, message events, return values, handlers.
 
-What they mean is the model's to know. Times are microseconds since the epoch; payloads, contexts, failures and values
-are text that went through the codec, and opaque here.
+The model (models/cooperation) interprets them. Times are microseconds since the epoch. Payloads, contexts, failures and
+values are text that went through the codec, and opaque here.
 """
 
 from __future__ import annotations
@@ -17,34 +17,35 @@ Lineage = tuple[str, ...]
 
 VERSION_SEPARATOR: Final = "\x1f"  # between an operation's topic and its version; no topic contains it
 
-TOKEN_TAG: Final = "perdure.token:"  # noqa: S105 - begins the tags of runs that were given cancellation tokens
-APART_TAG: Final = "perdure.apart"  # of a called run that ends only when its caller says so: see ops.Tell
+TOKEN_TAG: Final = "perdure.token:"  # noqa: S105 - the prefix of the tags of runs that have cancellation tokens
+APART_TAG: Final = "perdure.apart"  # marks a called run that ends only when its caller says so: see ops.Notify
 _OWN_TAGS: Final = (TOKEN_TAG, APART_TAG)
 
-LINEAGE_WHOLE_MAX: Final = 64  # ids: a longer one is shortened
-LINEAGE_END: Final = 8  # ids at the end of one that is shortened
+LINEAGE_WHOLE_MAX: Final = 64  # ids: a longer lineage is shortened
+LINEAGE_END: Final = 8  # ids at the end of a shortened lineage
 
 
 def stored_version(topic: str, version: str) -> str:
-    """What a run of an operation has as its version: its topic, and the version of the code that has begun it."""
+    """Return what an operation's run has as its version: its topic, and the version of the code that began it."""
     return f"{topic}{VERSION_SEPARATOR}{version}" if version else topic
 
 
 def read_version(stored: str) -> tuple[str, str]:
-    """The reverse: the topic, and the version; "" if no code has begun it, or code without a version."""
+    """Return the topic and the version of a stored version. The version is "" if no code has begun the run, or if that
+    code has no version."""
     topic, _, version = stored.partition(VERSION_SEPARATOR)
     return topic, version
 
 
 def without_token_tags(tags: Mapping[str, str]) -> Mapping[str, str]:
-    """The tags that users have given."""
+    """Return the tags that users have set."""
     if not any(key.startswith(_OWN_TAGS) for key in tags):
         return tags
     return {key: value for key, value in tags.items() if not key.startswith(_OWN_TAGS)}
 
 
 def token_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """The tags that say which cancellation tokens a run was given, and how it is stopped. Nobody changes them."""
+    """Return the tags that say which cancellation tokens a run has, and how it is stopped. These tags never change."""
     return {key: value for key, value in tags.items() if key.startswith(_OWN_TAGS)}
 
 
@@ -58,8 +59,8 @@ class MessageRow(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class MessageEventRow(Struct, frozen=True, kw_only=True, gc=False):
-    """One thing that happened to a message, or to the run that handles it. `scope` is the last id of its lineage, in
-    which it is number `seq`. Of rows with a `key` there is one for each message and key."""
+    """One thing that happened to a message, or to the run that handles it. `scope` is the last id of its lineage, and
+    `seq` is the row's number in that scope. A row with a `key` exists once for each message and key."""
 
     scope: str
     seq: int
@@ -79,7 +80,7 @@ class MessageEventRow(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ReturnValueRow(Struct, frozen=True, kw_only=True, gc=False):
-    """What the run `scope` left for its parent under a name."""
+    """The value that the run `scope` returned to its parent under a name."""
 
     scope: str
     variable: str
@@ -88,8 +89,8 @@ class ReturnValueRow(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class HandlerRow(Struct, frozen=True, kw_only=True, gc=False):
-    """What is known of an operation as a handler of a topic. It is expected from when it was registered until somebody
-    takes it out, whether an engine has it or not."""
+    """What is known of an operation as a handler of a topic. It is expected from its registration until somebody
+    retires it, whether an engine has its code or not."""
 
     topic: str
     name: str
@@ -98,7 +99,7 @@ class HandlerRow(Struct, frozen=True, kw_only=True, gc=False):
     seen_at: int | None = None  # when it first took a message
 
 
-class HandlerBook(Struct, frozen=True, kw_only=True):
+class HandlerList(Struct, frozen=True, kw_only=True):
     """All handlers, and a number that grows whenever one of them changes."""
 
     version: int = 0
@@ -106,8 +107,8 @@ class HandlerBook(Struct, frozen=True, kw_only=True):
 
 
 class OperationRow(Struct, frozen=True, kw_only=True, gc=False):
-    """A run of an operation, or one that an operation has called, as far as cooperation goes. `origin` is its message
-    and its lineage (see `origin_of`)."""
+    """The part of a run's row that cooperation needs: an operation's run, or a run that an operation has called.
+    `origin` is its message and its lineage (see `origin_of`)."""
 
     id: str
     parent_id: str | None
@@ -115,7 +116,7 @@ class OperationRow(Struct, frozen=True, kw_only=True, gc=False):
     status: str
     origin: str
     bond: str = ""
-    output: str | None = None  # what it came to, if it was called
+    output: str | None = None  # the outcome of a called run, with `failure`
     failure: str | None = None
 
     @property
@@ -124,7 +125,7 @@ class OperationRow(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ScopeRows(Struct, frozen=True, kw_only=True):
-    """Rows of one or several hierarchies, or of parts of them; each is there once."""
+    """Rows of one or several hierarchies, or of parts of them, without duplicates."""
 
     runs: tuple[OperationRow, ...] = ()
     messages: tuple[MessageRow, ...] = ()
@@ -133,22 +134,24 @@ class ScopeRows(Struct, frozen=True, kw_only=True):
 
 
 class Cooperation(Struct, kw_only=True, gc=False):
-    """What a batch adds. Unless `book` is None, the handlers must still be those of that version of the book: whoever
-    emits has asked it whom to expect. `seen` are handlers that take a message of a topic for the first time."""
+    """The cooperation rows that a batch adds. Unless `registry_version` is None, the handler registry must still have
+    this version, since the emitter took from it which handlers to expect. `seen` are handlers that take a message of a
+    topic for the first time."""
 
     messages: list[MessageRow] = field(default_factory=list)
     events: list[MessageEventRow] = field(default_factory=list)
     values: list[ReturnValueRow] = field(default_factory=list)
     seen: list[tuple[str, str]] = field(default_factory=list)  # topic, name
-    book: int | None = None
+    registry_version: int | None = None
 
     def add(self, other: Cooperation) -> None:
         self.messages += other.messages
         self.events += other.events
         self.values += other.values
         self.seen += other.seen
-        if other.book is not None:
-            self.book = other.book if self.book is None else min(self.book, other.book)
+        if other.registry_version is not None:
+            versions = [one.registry_version for one in (self, other) if one.registry_version is not None]
+            self.registry_version = min(versions)
 
     @property
     def payload_bytes(self) -> int:
@@ -166,27 +169,27 @@ class Cooperation(Struct, kw_only=True, gc=False):
 
 
 def origin_of(message_id: str, lineage: Lineage) -> str:
-    """What a run of an operation was started for, as its row has it."""
+    """Return the origin of an operation's run as its row has it: the lineage and the message it was started for."""
     return f"{'/'.join(lineage)} {message_id}"
 
 
 def read_origin(origin: str) -> tuple[str, Lineage]:
-    """A run's message and its lineage."""
+    """Return a run's message and its lineage."""
     lineage, _, message_id = without_life(origin).partition(" ")
     return message_id, read_lineage(lineage)
 
 
-# Every row has its lineage: if all ids of it were in each, what a hierarchy takes would grow with the square of its
-# depth. So a long one has its root, how many ids are left out, and its end; the runs' parents have the rest.
+# Every row has its lineage. If each row had all ids, the size of a hierarchy would grow with the square of its depth.
+# So a long lineage has its root, the number of ids left out, and its end. The runs' parents lead to the other ids.
 
 
 def read_lineage(text: str) -> Lineage:
-    """A lineage as it is stored, also one of a row from before lineages were shortened."""
+    """Return the lineage from its stored text. Rows from before lineages were shortened are read too."""
     return shortened(tuple(text.split("/")))
 
 
 def shortened(lineage: Lineage) -> Lineage:
-    """The lineage: root, "+n" for n ids that are left out, and the last ids, if it is a long one."""
+    """Return the lineage. A long one is shortened to its root, "+n" for n ids that are left out, and its last ids."""
     if len(lineage) <= LINEAGE_WHOLE_MAX or is_shortened(lineage):
         return lineage
     return (lineage[0], f"+{len(lineage) - 1 - LINEAGE_END}", *lineage[-LINEAGE_END:])
@@ -197,21 +200,23 @@ def is_shortened(lineage: Lineage) -> bool:
 
 
 def extended(lineage: Lineage, id: str) -> Lineage:
-    """The lineage of a child. Equal ones stay equal, whether they were read or made."""
+    """Return the lineage of a child. Equal lineages have equal children, whether they were read or made."""
     if not is_shortened(lineage):
         return shortened((*lineage, id))
     return (lineage[0], f"+{int(lineage[1]) + 1}", *lineage[3:], id)
 
 
 def depth_of(lineage: Lineage) -> int:
-    """How many ids a lineage has, with those that are left out."""
+    """Return how many ids a lineage has, including those that are left out."""
     return len(lineage) - 1 + int(lineage[1]) if is_shortened(lineage) else len(lineage)
 
 
 def asked_from_above(runs: Iterable[OperationRow], events: Iterable[MessageEventRow]) -> tuple[set[str], list[str]]:
-    """Whose cancellations and rollbacks count for these runs: ids of runs above them; and those of these runs whose
-    lineage does not have all above it. `events` are the runs' own. A run that has committed, or rolls back, is asked by
-    its own parent alone."""
+    """Return the ids whose cancellations and rollbacks count for these runs, and the runs whose lineage is shortened.
+
+    The first are the ids in the runs' lineages. The runs of the second have more ids above them than their lineages
+    show. `events` are the runs' own. A run that has committed, or rolls back, adds to neither: only its own parent can
+    ask it to give up."""
     settled = {event.scope for event in events if event.type in ("COMMITTED", "ROLLING_BACK")}
     near: set[str] = set()
     far: list[str] = []

@@ -1,64 +1,73 @@
-"""What a rule comes to, and the changes that all rules share: a status moved, a note made, each with its audit row."""
+"""The decision that a rule returns, and the changes that rules share: a new status, a note, each with an audit row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from msgspec import Struct
 from msgspec.json import encode as to_json
 from msgspec.structs import replace
 
-from perdure.errors import RunNotFound, RunOwnedElsewhere
+from perdure.errors import ConcurrentModification, RunNotFound, RunOwnedElsewhere
 from perdure.kernel import ops
+from perdure.kernel.access import StoredToken
+from perdure.kernel.artifacts import ArtifactWrites
 from perdure.kernel.cooperation import Cooperation
 from perdure.kernel.effects import Deliver, Effect
+from perdure.kernel.failures import Failure
 from perdure.kernel.mailboxes import EMPTY, Mailbox
+from perdure.kernel.readiness import NOT_NOTIFIED, Readiness
+from perdure.kernel.record_versions import Record
 from perdure.kernel.records import (
     Audit,
     DeadLetter,
     Entry,
     Event,
-    Failure,
     Outcome,
     PublishedValue,
     Run,
     StreamItem,
     Wait,
 )
+from perdure.kernel.shared import SharedWrites
 from perdure.kernel.status import FINISHED, Status, check_transition
-from perdure.kernel.stock import Stock, Task
+from perdure.kernel.tasks import Task, TaskWrites
 
 Stored = tuple[tuple[Wait, ...], tuple[Event, ...]]
 
 
 class DecisionInput(Struct, frozen=True, gc=False):
-    """What a rule may have to know beside the run: its mailbox, whether this engine has its workflow, and, where the
-    run is
-    to be ended from outside, its unfinished children that are not detached. `stored` are its waits and events as they
-    are stored, if there may be more of them than the mailbox knows; `task` is the one that is to be answered.
-    `is_ready` says whether a run of an operation that waits may go on with what it is told, `is_undone` that what it
-    does is to be undone."""
+    """What a rule may need beside the run. `mailbox` is the run's. `has_code` says whether this engine has its
+    workflow. `children`, if the run is to be ended from outside, are its unfinished children that are not detached.
+
+    `stored` are the run's waits and events as they are stored, if the mailbox may not know all of them. `task` is the
+    task to be answered or released. `readiness` is what an operation's run was notified of, and what it waits for.
+    `record` and `token` are the newest versions of the record or token that an op adds a version to. `handlers` are
+    those (topic, name) that are not retired."""
 
     mailbox: Mailbox = EMPTY
     has_code: bool = True
     children: tuple[str, ...] = ()
     stored: Stored | None = None
     task: Task | None = None
-    is_ready: bool = True
-    is_undone: bool = False
+    readiness: Readiness = NOT_NOTIFIED
+    record: Record | None = None
+    token: StoredToken | None = None
+    handlers: Collection[tuple[str, str]] = ()
 
 
 NO_INPUT = DecisionInput()
 
 
 class Decision(Struct, frozen=True, kw_only=True, gc=False):
-    """What an op comes to. `run` is the run's new state (None: unchanged); `row` says that its row must be written,
-    `guard` that it must not have changed; `awake` is the state to write instead if what it waits for is there.
+    """What a rule decided about an op. `run` is the run's new state (None: unchanged). `row` says that its row must be
+    written, `guard` that its row must not have changed. `awake` is the state to write instead if the transaction finds
+    what the run waits for.
 
-    `mailbox` is the run's new mailbox (None: unchanged). `follow_ups` are ops that follow from this one, in the same
-    commit;
-    `letters` are ops that the commit leaves as mail.
+    `mailbox` and `readiness` are the run's new ones (None: unchanged). The engine keeps `readiness` if it owns the run.
+    `follow_ups` are ops that are decided after this one, in the same commit. `mail` are ops that the commit leaves as
+    mail.
     """
 
     run: Run | None = None
@@ -66,6 +75,7 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     guard: bool = False
     awake: Run | None = None
     mailbox: Mailbox | None = None
+    readiness: Readiness | None = None
     input: str | None = None
     outcome: Outcome | None = None
     entries: tuple[Entry, ...] = ()
@@ -79,17 +89,19 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     consumed: tuple[str, ...] = ()
     published: tuple[PublishedValue, ...] = ()
     stream_items: tuple[StreamItem, ...] = ()
-    stock: Stock | None = None
+    artifacts: ArtifactWrites | None = None
+    tasks: TaskWrites | None = None
+    shared: SharedWrites | None = None
     cooperation: Cooperation | None = None
     archive_from: int | None = None
-    continued: bool = False  # its history is cleared, and what was sent to it is kept
+    continued: bool = False  # the run's history is cleared, and the events that were sent to it are kept
     audit: tuple[Audit, ...] = ()
     effects: tuple[Effect, ...] = ()
     follow_ups: tuple[ops.Op, ...] = ()
-    letters: tuple[ops.Op, ...] = ()
+    mail: tuple[ops.Op, ...] = ()
     spread: str | None = None
-    letter: str | None = None  # a dead letter that is one no more
-    proof: bool = False  # a commit is wanted, whatever is in it
+    dead_letter: str | None = None  # the id of a dead letter to remove
+    proof: bool = False  # commit the batch even if it is empty
     reply: Any = None
 
 
@@ -99,7 +111,7 @@ NOTHING = Decision(reply=False)
 def move(
     run: Run, became: Status, op: ops.Op, cause: str, details: str = "", **changes: Any
 ) -> tuple[Run, tuple[Audit, ...]]:
-    """One status change: checked, versioned, audited."""
+    """Return the run with another status, and the audit row. Raises InvalidTransition."""
     check_transition(run.id, run.status, became)
     if became is Status.RUNNING and run.started_at is None:
         changes["started_at"] = op.at
@@ -112,7 +124,7 @@ def move(
 def note(
     run: Run, op: ops.Op, became: str, cause: str, details: str = "", bump: bool = False, **changes: Any
 ) -> tuple[Run, tuple[Audit, ...]]:
-    """A change that is audited but is not one of status: a hold, tags, the deadline."""
+    """Return the run with a change that is not one of status (a hold, tags, the deadline), and the audit row."""
     noted = replace(run, version=run.version + bump, revision=run.revision + 1, updated_at=op.at, **changes)
     return noted, (audit(noted, run.status, became, op, cause, details),)
 
@@ -132,7 +144,7 @@ def audit(run: Run, was: str | None, became: str, op: ops.Op, cause: str, detail
 
 
 def mine_or_free(run: Run | None, op: ops.Op, me: str) -> Run:
-    """The run, if this engine may decide about it: its own, or one that nobody owns."""
+    """Return the run, if this engine owns it or nobody does. Raises RunNotFound, RunOwnedElsewhere."""
     if run is None:
         raise RunNotFound(op.run_id)
     if run.owner is not None and run.owner != me:
@@ -144,8 +156,19 @@ def mine_or_free(run: Run | None, op: ops.Op, me: str) -> Run:
     return run
 
 
+def check_version(run: Run, expected: int | None) -> None:
+    """Raise ConcurrentModification unless the run is at the version that the caller expects (None: any)."""
+    if expected is not None and run.version != expected:
+        raise ConcurrentModification(
+            f"run {run.id!r} is at version {run.version}, not {expected}: somebody changed it; read it again and retry",
+            run_id=run.id,
+            expected_version=expected,
+            version=run.version,
+        )
+
+
 def cancellation(reason: str) -> str:
-    """The failure that a cancelled run is left with."""
+    """Return the failure of a cancelled run, as JSON."""
     return to_json(Failure(type="perdure.errors:RunCancelled", message=reason or "cancelled")).decode()
 
 

@@ -1,45 +1,47 @@
-"""Effects: what is to be done once a decision is committed. Plain values; the engine performs them."""
+"""Effects: what the engine does once a decision is committed. Plain values."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from perdure.kernel.ops import Tell
+from perdure.kernel.ops import Notify
 from perdure.kernel.records import Event, Outcome, Run
 
 
 class Begin(Struct, frozen=True, gc=False):
-    """Bring this run to life on this engine: from the given input if it is new (None: from its stored journal).
+    """Load this run into this engine's memory: from the given input if it is new (None: from its stored journal).
 
-    `is_ahead`: the run was brought to life before it was claimed, and what it did then is committed with the claim."""
+    `is_ahead` says that the run's code ran before the run was claimed, and that its result is committed with the claim.
+    `notified` is how often an operation's run was notified since it was claimed: its rows have all of that."""
 
     run: Run
     input: str | None = None
     is_ahead: bool = False
+    notified: int = 0
 
 
 class Proceed(Struct, frozen=True, gc=False):
-    """What the run's last advance asked for may now be done."""
+    """Do what the run's last advance asked for: the advance is committed."""
 
     run_id: str
 
 
 class Drop(Struct, frozen=True, gc=False):
-    """This run is no longer ours, or set aside: close it, stop its steps, forget it."""
+    """Close this run, stop its steps and forget it: this engine no longer owns it, or it is held."""
 
     run_id: str
     reason: str
 
 
 class Finish(Struct, frozen=True, gc=False):
-    """This run has ended: close it, and tell whoever waits for its outcome."""
+    """Close this run, which has ended, and hand its outcome to the callers who wait for it."""
 
     run: Run
     outcome: Outcome
 
 
 class Deliver(Struct, frozen=True, gc=False):
-    """A position that this run waits at was won: by an event, by the end of the run `target`, or by its timer."""
+    """Hand this run what won a position where it waits: an event, the end of the run `target`, or its timer."""
 
     run_id: str
     position: str
@@ -50,28 +52,29 @@ class Deliver(Struct, frozen=True, gc=False):
 
 
 class Rearm(Struct, frozen=True, gc=False):
-    """This run's deadline changed."""
+    """Set this run's deadline timer again: the deadline has changed."""
 
     run: Run
 
 
 class Examine(Struct, frozen=True, gc=False):
-    """This run of an operation is held: find out from its rows what can be done with it meanwhile."""
+    """Find out from the rows of this held run of an operation what can be done with it without its code."""
 
     run: Run
 
 
 class Published(Struct, frozen=True, gc=False):
-    """This run has published something, or a stream of its has grown: tell whoever reads."""
+    """Notify the readers of this run: it has published a value, or one of its streams has grown."""
 
     run_id: str
 
 
-class Look(Struct, frozen=True, gc=False):
-    """This run of an operation has got word."""
+class Notified(Struct, frozen=True, gc=False):
+    """Hand a notice to this run of an operation: the `number`-th since it was claimed."""
 
     run_id: str
-    tell: Tell
+    notice: Notify
+    number: int
 
 
-Effect = Begin | Proceed | Deliver | Drop | Finish | Rearm | Examine | Published | Look
+Effect = Begin | Proceed | Deliver | Drop | Finish | Rearm | Examine | Published | Notified

@@ -1,18 +1,19 @@
-"""Which code did not fit a run: the fingerprints that a blocked run's hold has, as one text.
+"""The fingerprints of code that did not fit a blocked run, as one text.
 
-A hold has the fingerprint of every code that was tried since the run last made progress. Code that is in the list is
-not tried again. So engines with different code do not pass a run that fits none of them to and fro.
+A hold has the fingerprint of all code that was tried since the run last made progress. Code in the list is not tried
+again. So engines whose code does not fit do not pass the run back and forth.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-KEPT_MAX: Final = 64  # The oldest are forgotten: those are of deployments that are gone.
+KEPT_MAX: Final = 64  # The oldest fingerprints are dropped: their deployments are gone.
 
 
 def tried_too(tried: str, fingerprint: str) -> str:
-    """The list with one more; empty, so that only a person lifts the hold, if that is."""
+    """Return the list with one more fingerprint. An empty fingerprint makes an empty list: then only a person can lift
+    the hold."""
     if not fingerprint:
         return ""
     others = [one for one in tried.split() if one != fingerprint]
@@ -20,8 +21,8 @@ def tried_too(tried: str, fingerprint: str) -> str:
 
 
 def may_fit(tried: str, fingerprint: str) -> bool:
-    """Whether code may lift a hold with these: there are some, and its own is not among them. The SQL stores have this
-    condition in their queries."""
+    """Return whether code may lift a hold with these fingerprints: the list is not empty, and the code's own
+    fingerprint is not in it. The SQL stores have the same condition in their queries."""
     return bool(tried) and fingerprint not in tried.split()
 
 

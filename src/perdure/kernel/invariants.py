@@ -1,9 +1,9 @@
-"""What must always be true of stored values; checked on the way into storage and out of it."""
+"""Invariants of stored values. They are checked on the way into storage and out of it."""
 
 from __future__ import annotations
 
 from perdure.errors import InvariantViolated, RowDamaged
-from perdure.kernel.decide import Decision
+from perdure.kernel.decision import Decision
 from perdure.kernel.records import DEFINITION, Damage, Entry, Run, Wait
 from perdure.kernel.status import FINISHED
 
@@ -33,7 +33,8 @@ def check_entry(entry: Entry) -> None:
 
 
 def damage_to_run(run: Run) -> Damage | None:
-    """Why nothing can be decided about a run as it is stored: its row cannot be read, or its fields are impossible."""
+    """Return why nothing can be decided about a run as it is stored: its row cannot be read, or its fields contradict
+    each other. None if nothing is wrong."""
     if isinstance(run.hold, Damage):
         return run.hold
     for name in _TIMES:
@@ -48,7 +49,7 @@ def damage_to_run(run: Run) -> Damage | None:
 
 
 def damage_to_wait(wait: Wait) -> Damage | None:
-    """Why a run cannot wait like this."""
+    """Return what is wrong with a stored wait. None if nothing is."""
     if wait.kind == "timer" and wait.due_at is None:
         return damaged("waits", wait.run_id, "due_at", None, "the time of a timer")
     for name, at in (("due_at", wait.due_at), ("since", wait.since)):

@@ -1,6 +1,6 @@
-"""What engines leave for each other: ops for runs that another one owns, and the answers, as JSON.
+"""Mail between engines: ops for runs that another engine owns, and the answers, as JSON.
 
-An answer is what the owner would have given a caller of its own: a reply, or an error to be raised there.
+An answer is what the owner would have returned to its own caller: a reply, or an error that the sender raises.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _Deliverable = (
     | ops.Update
     | ops.SetHold
     | ops.Resume
-    | ops.Tell
-    | ops.TellMembers
+    | ops.Notify
+    | ops.NotifyMembers
 )
 _REPLIES: Final[dict[str, type]] = {
     kind.__name__: kind for kind in (bool, int, str, Run, Delivered, Queued, TargetFinished, TargetNotFound)
@@ -47,18 +47,19 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 _decode_answer = msgspec.json.Decoder(Answer).decode
 
 
-def letter(op: ops.Op, sender: str, slot: str = "") -> Mail:
-    """An op for the run's owner, whoever that is by the time it is read. With a `slot`, an answer is wanted there."""
+def mail_of(op: ops.Op, sender: str, slot: str = "") -> Mail:
+    """Return mail with an op for the engine that owns the run when the mail is read. With a `slot`, the answer goes
+    there."""
     return Mail(run_id=op.run_id, sender=sender, slot=slot, op=msgspec.json.encode(op).decode(), at=op.at)
 
 
 def wake_mail(run_id: str, sender: str, at: int) -> Mail:
-    """Word for a run's owner that the run has been given something in somebody else's transaction."""
-    return letter(ops.Wake(run_id=run_id, at=at), sender)
+    """Return mail that makes a run's owner read the store: another transaction has matched something to the run."""
+    return mail_of(ops.Wake(run_id=run_id, at=at), sender)
 
 
 def request(mail: Mail) -> ops.Op:
-    """The op that a mail brings. Raises EngineBug if this version of Perdure does not know it."""
+    """Return the op of a mail. Raises EngineBug if this version of Perdure cannot read the op."""
     try:
         op: ops.Op = _decode_op(mail.op)
         return op
@@ -67,7 +68,7 @@ def request(mail: Mail) -> ops.Op:
 
 
 def answer(reply: Any) -> str:
-    """A reply, or an error, for the slot of a mail."""
+    """Return the JSON of a reply, or of an error, for the slot of a mail."""
     if isinstance(reply, PerdureError):
         attributes = {name: value for name, value in vars(reply).items() if isinstance(value, (str, int, type(None)))}
         found = Answer(error=type(reply).__name__, message=str(reply), attributes=attributes)
@@ -77,7 +78,7 @@ def answer(reply: Any) -> str:
 
 
 def reply_of(text: str) -> Any:
-    """What an answer says. Raises the error that it tells of."""
+    """Return the reply of an answer, or raise its error."""
     found = _decode_answer(text)
     if not found.error:
         return msgspec.json.decode(found.reply, type=_REPLIES.get(found.type, Any))

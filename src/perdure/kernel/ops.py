@@ -1,4 +1,4 @@
-"""Ops: requested state changes, as data. Time and ids come in with them; the rules are in decide.py."""
+"""Ops: requested state changes, as data. Each op brings its time and its ids. The rules are in decide.py."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Mapping
 
 from msgspec import UNSET, Struct, UnsetType, field
 
+from perdure.kernel.access import StoredSession, StoredToken
+from perdure.kernel.artifacts import ArtifactWrites, Chunk
 from perdure.kernel.cooperation import Cooperation
+from perdure.kernel.record_versions import Record
 from perdure.kernel.records import DeadLetter, Entry, Event, Hold, Outcome, PublishedValue, StreamItem, Wait
 from perdure.kernel.status import Status
-from perdure.kernel.stock import Chunk, Stock
+from perdure.kernel.tasks import Task
 
 
 class Op(Struct, frozen=True, kw_only=True, tag=True, gc=False):
@@ -28,7 +31,7 @@ class Op(Struct, frozen=True, kw_only=True, tag=True, gc=False):
 class Start(Op, frozen=True, kw_only=True, gc=False):
     """Create a run. `admit` starts it on this engine at once; otherwise it waits as `created` to be claimed.
 
-    `fresh` says that the id was just made, so nobody needs to look whether it is taken. `admitted_at`, which the
+    `fresh` says that the id was just made, so the store is not asked whether it is in use. `admitted_at`, which the
     coordinator sets, is when the workflow's own time begins: the op may have waited in the inbox since `at`.
     """
 
@@ -40,7 +43,7 @@ class Start(Op, frozen=True, kw_only=True, gc=False):
     deadline: int | None = None
     parent_id: str | None = None
     bond: str = ""
-    origin: str = ""  # of an operation's run: its message and its lineage
+    origin: str = ""  # for an operation's run: its message and its lineage
     fresh: bool = False
     admit: bool = True
     admitted_at: int | None = None
@@ -53,8 +56,8 @@ class Start(Op, frozen=True, kw_only=True, gc=False):
 class End(Struct, frozen=True, kw_only=True, gc=False):
     """How a run's code ended: `succeeded` with an output or `failed` with a failure.
 
-    Unless it `has_waited` for something durable in its life, there is nothing of that kind to clear; unless it
-    `has_staged` artifacts, there are none to publish.
+    If it has never waited for something durable (`has_waited` is False), it has no waits to clear. If it has staged no
+    artifacts (`has_staged` is False), it has none to publish.
     """
 
     status: Status
@@ -65,7 +68,7 @@ class End(Struct, frozen=True, kw_only=True, gc=False):
 
 class Continuation(Struct, frozen=True, kw_only=True, gc=False):
     """What a run continues as: the same run, with another input and perhaps another workflow, and no history. `origin`
-    tells what it was before (see identity.py)."""
+    says what the run was started as (see lives.py)."""
 
     workflow: str
     workflow_version: str
@@ -74,14 +77,17 @@ class Continuation(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Advance(Op, frozen=True, kw_only=True, gc=False):
-    """A live run went on: these entries happened, these waits came and went, and perhaps it ended.
+    """Store what a live run did: entries, waits that came and went, and perhaps its end. The op is dropped unless
+    `claim` is still the run's.
 
-    `idle` means that nothing of it is running now: it waits only for what is durable. `events_read` are the ids of
-    events that it was handed, `rejected` those of them that it could not take; `read_ahead` are those that it has read
-    without waiting for them, since they had been sent to it before; `consumed` are the runs whose failure it was
-    handed. `starts` are its new children, `cancels` those it no longer waits for; `undo` is how many compensations it
-    has registered; `published` and `stream_items` what its code says meanwhile; `stock` its artifacts and tasks. It is
-    dropped unless `claim` is still the run's.
+    - `idle`: nothing of the run is running now. It waits only for what is durable
+    - `events_read`: the ids of events that the run was handed; `rejected` are those that it could not read
+    - `read_ahead`: the ids of events that the run has read without waiting, since they had been sent to it before
+    - `consumed`: the runs whose failure the run was handed
+    - `starts`: the run's new children; `cancels` are the children that it no longer waits for
+    - `undo`: how many compensations the run has registered
+    - `published` and `stream_items`: what the run's code has published and appended to streams
+    - `artifacts` and `tasks`: the artifacts that the run stages, and the tasks that it opens
     """
 
     claim: int
@@ -99,7 +105,8 @@ class Advance(Op, frozen=True, kw_only=True, gc=False):
     plain: bool = False  # it has entries and nothing else
     published: tuple[PublishedValue, ...] = ()
     stream_items: tuple[StreamItem, ...] = ()
-    stock: Stock | None = None
+    artifacts: ArtifactWrites | None = None
+    tasks: tuple[Task, ...] = ()
     idle: bool = False
     end: End | None = None
     continuation: Continuation | None = None
@@ -121,13 +128,15 @@ class Advance(Op, frozen=True, kw_only=True, gc=False):
             size += len(value.value)
         for item in self.stream_items:
             size += len(item.value)
-        if self.stock is not None:
-            size += self.stock.payload_bytes
+        if self.artifacts is not None:
+            size += self.artifacts.payload_bytes
+        for task in self.tasks:
+            size += len(task.payload) + len(task.schema)
         return size if self.continuation is None else size + len(self.continuation.input)
 
 
 class Append(Op, frozen=True, kw_only=True, gc=False):
-    """A step that runs has something to say. Dropped unless `claim` is still the run's."""
+    """Append to the streams of a run from a step that is running. Dropped unless `claim` is still the run's."""
 
     claim: int
     stream_items: tuple[StreamItem, ...]
@@ -138,8 +147,8 @@ class Append(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Deposit(Op, frozen=True, kw_only=True, gc=False):
-    """A step that runs hands over parts of an artifact, or takes back those of `gone` artifacts. Dropped unless `claim`
-    is still the run's."""
+    """Store parts of an artifact from a step that is running, or remove those of `gone` artifacts. Dropped unless
+    `claim` is still the run's."""
 
     claim: int
     chunks: tuple[Chunk, ...] = ()
@@ -151,7 +160,7 @@ class Deposit(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Answer(Op, frozen=True, kw_only=True, gc=False):
-    """Answer a task of the run, with an event that only its wait takes. A `worker` must be the one who has the task."""
+    """Answer a task of the run, with an event that only the task's wait accepts. A `worker` must have the task."""
 
     task_id: str
     event: Event
@@ -163,17 +172,18 @@ class Answer(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Send(Op, frozen=True, kw_only=True, gc=False):
-    """Send an event: to the run `run_id`, or, if that is empty, to whoever waits for its name.
+    """Send an event: to the run `run_id`, or, if that is empty, to the runs that wait for the event's name.
 
-    `strict` refuses to queue it. At most `pending_max` of one name wait in one queue. `known` is set by the coordinator
-    to the id of the event that was sent with the same key before.
+    With `strict`, the event is never queued: the op is refused instead. At most `pending_max` events of one name are in
+    one queue. The coordinator sets `known` to the id of the event that was sent with the same key before.
+    `dead_letter`, stored as `letter`, is the dead letter that this event replays.
     """
 
     event: Event
     strict: bool = False
     pending_max: int = 10_000
     known: str = ""
-    letter: str = ""  # the dead letter that this is
+    dead_letter: str = field(default="", name="letter")
 
     @property
     def payload_bytes(self) -> int:
@@ -181,7 +191,7 @@ class Send(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Spread(Op, frozen=True, kw_only=True, gc=False):
-    """Give a retained event to more of those who wait for it. It concerns no single run."""
+    """Give a retained event to more of the runs that wait for it. It concerns no single run."""
 
     event_id: str
 
@@ -189,11 +199,60 @@ class Spread(Op, frozen=True, kw_only=True, gc=False):
 class Forget(Op, frozen=True, kw_only=True, gc=False):
     """Remove a dead letter. It concerns no run."""
 
-    letter: str
+    dead_letter: str = field(name="letter")  # stored as `letter`
+
+
+class PutRecord(Op, frozen=True, kw_only=True, gc=False):
+    """Add a version of a record, unless its newest version has the same content. It concerns no run."""
+
+    record: Record
+
+    @property
+    def payload_bytes(self) -> int:
+        return len(self.record.body)
+
+
+class PutToken(Op, frozen=True, kw_only=True, gc=False):
+    """Add a version of a token, if it is the next version. It concerns no run."""
+
+    token: StoredToken
+
+
+class PutSession(Op, frozen=True, kw_only=True, gc=False):
+    """Add a session, unless there is one with its id. It concerns no run."""
+
+    session: StoredSession
+
+
+class EndSession(Op, frozen=True, kw_only=True, gc=False):
+    """Remove a session. It concerns no run."""
+
+    id: str
+
+
+class RegisterHandlers(Op, frozen=True, kw_only=True, gc=False):
+    """Expect these operations (topic, name) to handle messages from now on. It concerns no run."""
+
+    handlers: tuple[tuple[str, str], ...]
+
+
+class RetireHandlers(Op, frozen=True, kw_only=True, gc=False):
+    """Take handlers (topic, name) out of the registry. It concerns no run."""
+
+    handlers: tuple[tuple[str, str], ...]
+
+
+class ReleaseTask(Op, frozen=True, kw_only=True, gc=False):
+    """Give back a task that a worker has: the task is open at once. With an `error`, the worker failed. It concerns no
+    run: the run that waits for the task goes on waiting."""
+
+    task_id: str
+    worker: str
+    error: str | None = None
 
 
 class Due(Op, frozen=True, kw_only=True, gc=False):
-    """The timer among the options of a wait is due: it wins, if nothing has won before."""
+    """Let the timer among the options of a wait win, since it is due and if nothing has won before."""
 
     claim: int
     position: str
@@ -201,9 +260,10 @@ class Due(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Wake(Op, frozen=True, kw_only=True, gc=False):
-    """Go on with a waiting run that nobody has in memory, if this engine has its workflow.
+    """Go on with a waiting run that no engine owns, if this engine has its workflow. For a run that this engine owns,
+    take over from the store what other transactions have matched to it.
 
-    `then` is what the run does next, if its code has been run already, for the claim that the run has once it is taken.
+    `then` is what the run does next, if its code was run already. It has the claim that the run has once it is taken.
     It is decided with the wake-up, and is committed with it or not at all."""
 
     then: Advance | None = None
@@ -214,15 +274,17 @@ class Wake(Op, frozen=True, kw_only=True, gc=False):
 
 
 class CheckFence(Op, frozen=True, kw_only=True, gc=False):
-    """Commit nothing: whether that works shows whether this engine may still write. An `error` is for whoever asked."""
+    """Commit even if there is nothing to write: that shows whether this engine may still write. An `error` is the reply
+    to the sender."""
 
     error: str = ""
 
 
 class Take(Op, frozen=True, kw_only=True, gc=False):
-    """Go on with a run that this engine has just claimed. `orphaned`: its last owner died with it.
+    """Go on with a run that this engine has just claimed. `orphaned` says that its last owner died while it owned the
+    run.
 
-    Held as poison when it was orphaned more than `recoveries_max` times in a row without getting anywhere.
+    The run is held as poison if it was orphaned more than `recoveries_max` times in a row without progress.
     """
 
     claim: int
@@ -231,26 +293,28 @@ class Take(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Count(Op, frozen=True, kw_only=True, gc=False):
-    """Correct how often a run of this engine was recovered in a row: by -1 while it only waits, so that the death of
-    its process is not counted against it, and by +1 before it executes something again. See models/common/blame.py."""
+    """Correct how often a run of this engine was recovered in a row: by -1 while the run only waits, so that the death
+    of its process is not counted against it, and by +1 before it executes something again. See models/common/blame.py.
+    """
 
     claim: int
     change: int
 
 
 class Release(Op, frozen=True, kw_only=True, gc=False):
-    """Give a waiting run up, so that any engine may claim it when it can go on. Nothing happens if it can now."""
+    """Give up ownership of a waiting run, so that any engine may claim it when it can go on. Nothing happens if it can
+    go on now."""
 
     claim: int
 
 
 class Cancel(Op, frozen=True, kw_only=True, gc=False):
-    """End an active run as cancelled. Replies False, changing nothing, if it has ended or does not exist."""
+    """End an active run as cancelled. Replies False and changes nothing if the run has ended or does not exist."""
 
     reason: str = ""
     failure: str
     expected_version: int | None = None
-    is_late: bool = False  # The deadline of its parent has passed: it fails with that, and can be retried with it.
+    is_late: bool = False  # Its parent's deadline has passed: the run fails like its parent, and is retried with it.
 
 
 class Expire(Op, frozen=True, kw_only=True, gc=False):
@@ -260,11 +324,13 @@ class Expire(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Retry(Op, frozen=True, kw_only=True, gc=False):
-    """Run a failed run again: the entries from `from_entry` on (None: none) are archived and happen anew. `events` are
-    those that they have read, in order: the run can read them again. `with_parent`: its parent, which was handed its
-    failure, is retried too."""
+    """Run a failed run again. The entries from `from_entry` on (None: none) are archived and happen anew. `events` are
+    the events that these entries have read, in order: the run can read them again. `with_parent` says that the parent,
+    which was handed the run's failure, is retried too. `deadline_since` is when the run was given its
+    deadline (None: when it was created)."""
 
     expected_version: int
+    deadline_since: int | None = None
     from_entry: int | None = None
     events: tuple[Event, ...] = ()
     with_parent: bool = False
@@ -275,7 +341,7 @@ class Retry(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Update(Op, frozen=True, kw_only=True, gc=False):
-    """Edit tags or deadline. `expected_version` None takes whatever version there is."""
+    """Edit tags or deadline. `expected_version` None accepts any version."""
 
     expected_version: int | None = None
     tags: Mapping[str, str] | UnsetType = UNSET
@@ -283,8 +349,8 @@ class Update(Op, frozen=True, kw_only=True, gc=False):
 
 
 class SetHold(Op, frozen=True, kw_only=True, gc=False):
-    """Set an active run aside. With a `claim`, only if that is still the run's. With `examined`, complete the hold that
-    an operation's run has, from its rows."""
+    """Hold an active run. With a `claim`, only if it is still the run's. With `examined`, complete the hold that an
+    operation's run has already, with what its rows say."""
 
     hold: Hold
     claim: int | None = None
@@ -293,34 +359,36 @@ class SetHold(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Resume(Op, frozen=True, kw_only=True, gc=False):
-    """Lift a run's hold. `take` goes on with it on this engine at once."""
+    """Lift a run's hold. With `take`, the run goes on on this engine at once."""
 
     take: bool = True
     expected_version: int | None = None
 
 
-class Tell(Op, frozen=True, kw_only=True, gc=False):
-    """Word for a run of an operation, of what is in its rows already or comes with this very commit.
+class Notify(Op, frozen=True, kw_only=True, tag="Tell", gc=False):
+    """Notify an operation's run of something that is in its rows already or comes with this very commit.
 
-    - "news": of a child, which `about` has for the model
-    - "ask": the run is to give up; so are those below it
-    - "undo": what it did is to be undone, if it is done, and otherwise it is to give up
-    - "join": somebody who has registered since may handle what the run waits for
-    - "stop": the operation that has called this run, a function or a graph, gives up
-    - "fence": nothing. The answer shows that the run's owner has decided all that was sent to it before
+    - "news": a child has something to report, which `about` has for the model. `child` is its id if it has ended
+    - "ask": the run is to give up, and so are the runs below it
+    - "undo": if the run has succeeded, its work is to be undone; otherwise the run is to give up
+    - "join": a handler that was registered since may handle what the run waits for
+    - "stop": the operation that called this run, a function or a graph, gives up
+    - "fence": nothing. The answer shows that the run's owner has decided everything that was sent to it before
 
-    A run that was called gets no news. It ends with "stop", from its caller, or with an "ask" that has a
-    `call_failure`: the failure that called runs below a cancelled one end with. Such an "ask" ends a called run in the
-    commit that decides it, before its caller has read anything. It does not go on below a run that is rolling back,
-    whose calls are compensations; and a run whose caller has a way of its own to heed reasons waits for "stop".
+    A called run gets no "news". It ends with "stop", from its caller, or with an "ask" that has a `call_failure`: the
+    failure that called runs below a cancelled run end with. An "ask" with a `call_failure` ends a called run in the
+    commit that decides it, before its caller has read anything. It is not passed on below a run that is rolling back,
+    since the calls of that run are compensations. A called run whose caller decides by itself which reasons to obey
+    (APART_TAG) waits for "stop".
 
-    Where the run was never taken, an "ask" or an "undo" may bring `refusal`, the rows of one that never begins, with
-    the `failure` it ends with and the `answer` that its parent (`parent_id`) is told then. `undone_by` is the deadline
-    by which what the run did is to be undone, 0 if there is none: a held run does not know its parent's.
+    If no engine has ever taken the run, an "ask" or an "undo" may bring `refusal`: the rows of a run that never begins.
+    With it come the `failure` that the run ends with, and the `answer` for its parent (`parent_id`). `undone_by` is the
+    deadline for the rollback of the run, 0 if there is none: a held run does not know its parent's.
     """
 
     kind: str  # news | ask | undo | join | stop | fence
     about: str = ""
+    child: str = ""
     call_failure: str = ""
     refusal: Cooperation | None = None
     failure: str = ""
@@ -334,29 +402,29 @@ class Tell(Op, frozen=True, kw_only=True, gc=False):
         return size if self.refusal is None else size + self.refusal.payload_bytes
 
 
-class TellMembers(Op, frozen=True, kw_only=True, gc=False):
+class NotifyMembers(Op, frozen=True, kw_only=True, tag="TellMembers", rename={"notices": "tells"}, gc=False):
     """Ask runs that were given a token to give up, if the token is cancelled. `run_id` is the id under which its
     cancellation is stored.
 
     This op is left as mail: in the commit that stores the cancellation, and in a commit that creates runs with a token
     which no engine takes at once. The engine that reads the mail looks for a page of runs, from `after` on, and puts
-    `tells` for them into the op. The commit that tells them consumes the mail, and leaves mail for the next page if
-    there is one, from `rest` on. So every run is told, whichever engine dies.
+    `notices` for them into the op. The commit that decides the notices consumes the mail. If there is another page,
+    from `rest` on, the commit leaves mail for it. So every run is notified, whichever engine dies.
     """
 
     token: str
     after: tuple[int, str] | None = None
-    tells: tuple[Tell, ...] = ()
+    notices: tuple[Notify, ...] = ()
     rest: tuple[int, str] | None = None
 
 
 class Emit(Op, frozen=True, kw_only=True, gc=False):
-    """Emit a message from outside, with a run for every handler that is expected. It concerns no run that is there.
+    """Emit a message from outside, with a run for every handler that is expected. It concerns no existing run.
     `members` are left as mail."""
 
     added: Cooperation
     starts: tuple[Start, ...] = ()
-    members: tuple[TellMembers, ...] = ()
+    members: tuple[NotifyMembers, ...] = ()
 
     @property
     def payload_bytes(self) -> int:
@@ -364,9 +432,9 @@ class Emit(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Settle(Op, frozen=True, kw_only=True, gc=False):
-    """Have a run of an operation that nobody has taken end without its code: as `status`, with these rows. Its parent
-    (`parent_id`) is told the `answer`. If somebody has taken it, or it is not in the status that it `was` in, nothing
-    happens, and its parent is told `otherwise`, if that is given."""
+    """End an operation's run that no engine has taken, without its code: with this `status` and these rows. Its parent
+    (`parent_id`) is sent the `answer`. If an engine has taken the run, or its status is not `was`, nothing happens to
+    the run, and its parent is sent `otherwise`, unless that is empty."""
 
     status: Status
     was: Status = Status.CREATED
@@ -382,44 +450,48 @@ class Settle(Op, frozen=True, kw_only=True, gc=False):
 
 
 class CancelScope(Op, frozen=True, kw_only=True, gc=False):
-    """Ask all runs of a lineage to give up: `run_id` is its last id, a run's or a root emission's. `tells` are for the
-    root runs. Replies False, changing nothing, if the run has ended.
+    """Ask all runs of a lineage to give up. `run_id` is the last id of the lineage: that of a run or of a root
+    emission. `notices` are for the root runs. Replies False and changes nothing if the run has ended.
 
     For a token, `run_id` is the id under which its cancellation is stored, and `members` is left as mail."""
 
     added: Cooperation
-    tells: tuple[Tell, ...] = ()
-    members: tuple[TellMembers, ...] = ()
+    notices: tuple[Notify, ...] = ()
+    members: tuple[NotifyMembers, ...] = ()
 
 
 class UndoScope(Op, frozen=True, kw_only=True, gc=False):
-    """Have a run of an operation that has succeeded undone, with all below it, or (without a run) all root runs of an
-    emission: these are told. Replies False, changing nothing, unless the run has succeeded."""
+    """Undo an operation's run that has succeeded, with all runs below it. If `run_id` is that of a root emission, undo
+    all its root runs, with `notices` for them. Replies False and changes nothing if the run has not succeeded."""
 
     added: Cooperation
-    tells: tuple[Tell, ...] = ()
+    notices: tuple[Notify, ...] = ()
 
 
 class Cooperate(Op, frozen=True, kw_only=True, gc=False):
-    """A live run of an operation went on: these rows are added, these runs begin, these others are told, `members` are
-    left as mail, and the run has this status now. It is dropped unless `claim` is still the run's.
+    """Store what a live run of an operation did: its rows are added, `starts` begin, `notices` go to other runs,
+    `members` are left as mail, and the run has this status now. The op is dropped unless `claim` is still the run's.
 
-    `heard` is how often it had got word when this was decided. If that is more by now, it does not rest, whatever it
-    wanted: a crash would leave nobody to wake it."""
+    `notified` is how many notices the run had read when it decided this. If it was sent more since, it stays `running`
+    instead of suspending: after a crash nobody would wake it. `awaits` are the children that a suspending run needs
+    before it can go on: the end of the last of them wakes it. Without any, every notice wakes it. `is_undone` says that
+    the run's rows ask for its rollback."""
 
     claim: int
     cause: str
     status: Status
     added: Cooperation
-    heard: int = 0
+    notified: int = 0
+    awaits: tuple[str, ...] = ()
+    is_undone: bool = False
     starts: tuple[Start, ...] = ()
-    tells: tuple[Tell | Settle, ...] = ()
-    members: tuple[TellMembers, ...] = ()
+    notices: tuple[Notify | Settle, ...] = ()
+    members: tuple[NotifyMembers, ...] = ()
     waits: tuple[Wait, ...] = ()
     waits_dropped: tuple[str, ...] = ()
     outcome: Outcome | None = None
-    has_waited: bool = False  # in its life: then there may be waits to clear at its end
-    workflow_version: str = ""  # that it has from now on; "": it stays as it is
+    has_waited: bool = False  # since the run began: then there may be waits to clear at its end
+    workflow_version: str = ""  # the run's version from now on; "": it stays as it is
 
     @property
     def payload_bytes(self) -> int:

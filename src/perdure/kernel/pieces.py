@@ -1,7 +1,7 @@
 """Work in pieces: a generator that yields between two pieces, and returns the result.
 
-Its caller lets others have their turn between the pieces. The size of a piece is a number of items. How long a piece
-takes is not measured, so the same work has the same pieces on every machine.
+Its caller lets other tasks of the loop run between the pieces. The size of a piece is a number of items. How long a
+piece takes is not measured, so the same work has the same pieces on every machine.
 """
 
 from __future__ import annotations

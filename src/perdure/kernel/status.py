@@ -42,10 +42,12 @@ TRANSITIONS: Mapping[Status | None, frozenset[Status]] = {
 
 FINISHED = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.ROLLED_BACK, Status.ROLLBACK_FAILED})
 ACTIVE = frozenset(Status) - FINISHED
+ADVANCING = frozenset({Status.RUNNING, Status.SUSPENDED, Status.ROLLING_BACK})  # A run's code may be at work.
+UNDOING = frozenset({Status.CANCELLING, Status.ROLLING_BACK})
 
 
 def check_transition(run_id: str, was: Status | None, became: Status) -> None:
-    """Raise InvalidTransition, naming both statuses and the run, unless the table allows it."""
+    """Raise InvalidTransition, which names both statuses and the run, unless the table allows the transition."""
     if became not in TRANSITIONS[was]:
         allowed = ", ".join(sorted(TRANSITIONS[was])) or "nothing"
         raise InvalidTransition(
@@ -57,7 +59,7 @@ def check_transition(run_id: str, was: Status | None, became: Status) -> None:
 
 
 def diagram() -> str:
-    """The table as a Mermaid state diagram."""
+    """Return the table as a Mermaid state diagram."""
     lines = ["stateDiagram-v2"]
     for was, targets in TRANSITIONS.items():
         lines += [f"    {was or '[*]'} --> {became}" for became in sorted(targets)]

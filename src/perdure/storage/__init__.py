@@ -16,7 +16,10 @@ _FORMS = "use memory://, sqlite:///relative.db, sqlite:////absolute/path.db or p
 
 
 def open_store(url: str) -> Store:
-    """The store a URL names, not opened yet. Raises Misuse, with the forms there are, if it names none."""
+    """Return the store that a URL names, not opened yet.
+
+    Raises Misuse, with the possible forms, if the URL names no store.
+    """
     scheme, separator, rest = url.partition("://")
     if not separator:
         shown = _without_password(url)
@@ -39,9 +42,12 @@ def open_store(url: str) -> Store:
 
 
 async def schema_of(url: str) -> tuple[int | None, int]:
-    """The version of the schema of the store that a URL names (0: there is none in it yet, None: there is nothing), and
-    the one that this Perdure writes. Makes and changes nothing. Raises Misuse, StoreBusy, StoreBroken, SchemaTooNew."""
-    open_store(url)  # Which sees to it that the URL is one.
+    """Return the schema version of the store that a URL names, and the version that this Perdure writes.
+
+    The first is 0 if the file or Postgres schema has no tables yet, and None if it does not exist. Creates and changes
+    nothing. Raises Misuse, StoreBusy, StoreBroken, SchemaTooNew.
+    """
+    open_store(url)  # Checks that the URL is valid.
     scheme, _, rest = url.partition("://")
     if scheme == "sqlite":
         from perdure.storage.sqlite.connection import schema_version
@@ -57,8 +63,10 @@ async def schema_of(url: str) -> tuple[int | None, int]:
 
 
 async def lacking(url: str) -> list[str]:
-    """What a store of the newest schema needs and lacks, in words: tables, and rights on them. Makes and changes
-    nothing. Raises as `schema_of`."""
+    """Return, in words, what a store of the newest schema needs and lacks: tables, and rights on tables.
+
+    Creates and changes nothing. Raises the same errors as `schema_of`.
+    """
     scheme, _, rest = url.partition("://")
     if scheme == "sqlite":
         from perdure.storage.sqlite.connection import lacking_tables

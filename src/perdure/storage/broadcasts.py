@@ -1,4 +1,4 @@
-"""Drives the kernel's matching inside a transaction: puts its questions to a backend, and its answers back."""
+"""Drives the kernel's matching inside a transaction: passes its questions to a backend, and the answers back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perdure.kernel.rules.broadcasts import Question, Settlement, settle
 
 
 def settled(batch: Batch, base: int, answer: Callable[[Question], Any]) -> Settlement:
-    """What the batch's events and waits come to, with `answer` asked about the tables as they are now."""
+    """Match the batch's events and waits. `answer` answers matching's questions from the tables as they are now."""
     matching = settle(batch, base)
     try:
         question = next(matching)
@@ -22,7 +22,7 @@ def settled(batch: Batch, base: int, answer: Callable[[Question], Any]) -> Settl
 
 
 async def settled_by(batch: Batch, base: int, answer: Callable[[Question], Awaitable[Any]]) -> Settlement:
-    """The same for a backend whose answers take time."""
+    """Match the batch's events and waits, for a backend whose answers must be awaited."""
     matching = settle(batch, base)
     try:
         question = next(matching)

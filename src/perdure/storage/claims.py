@@ -1,5 +1,5 @@
-"""Which runs fit the code that an engine has, and what an engine that claims a run knows better about it than whoever
-started it."""
+"""Which runs fit the code that an engine offers, and which model a claim writes to a run that was stored with another
+one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perdure.ports import Offer
 
 
 def fits(run: Run, offer: Offer, topic_of: Callable[[str], str], is_begun: Callable[[str], bool]) -> bool:
-    """Whether a run is of the code that is offered: of the same kind, name and version.
+    """Whether a run belongs to the offered code: the kind, the name and the version must be equal.
 
     The version of an operation is its topic. Earlier versions of Perdure stored runs of operations without it: for
     these, the topic of the run's message decides. A run has begun if it has a row of its own with the number 1. The SQL
@@ -27,20 +27,25 @@ def fits(run: Run, offer: Offer, topic_of: Callable[[str], str], is_begun: Calla
 
 
 def models_of(offer: Offer) -> tuple[str, str]:
-    """Which models runs of the offered code may have, as `Run.known_model` tells it: that of the code, or one that only
-    the code knows. Operations are always known to be operations."""
+    """Return the values that `Run.known_model` can have for runs of the offered code.
+
+    These are the model of the code, and the empty text if only the code knows the model. An operation is always known
+    to be one.
+    """
     return (offer.model, "operation" if offer.model == "operation" else "")
 
 
 def versions_of(offer: Offer) -> tuple[str, ...]:
-    """What runs of the offered code may have as their version: those of operations may have none, see `fits`."""
+    """Return the versions that runs of the offered code can have. Runs of operations may have none, see `fits`."""
     return (offer.version, "") if offer.model == "operation" else (offer.version,)
 
 
 def better_models(runs: Iterable[Run], offers: Sequence[Offer]) -> dict[str, str]:
-    """The models of claimed runs that are stored with another one, by their ids: those that were started by name alone,
-    and those that have continued as something else. A claim writes it with the owner, so whoever sees the one sees the
-    other."""
+    """Return the right models of claimed runs that are stored with another model, by run id.
+
+    These are runs that were started by name alone, and runs that have continued as another model. A claim writes the
+    model together with the owner, so a reader that sees the new owner sees the new model too.
+    """
     models = {(one.workflow, one.version): one.model for one in offers if one.model != "operation"}
     found = {run.id: (run.model, models.get((run.workflow, run.workflow_version))) for run in runs}
     return {run_id: model for run_id, (was, model) in found.items() if model and was != "operation" and model != was}

@@ -1,4 +1,4 @@
-"""Rows that are not what Perdure wrote: which column is wrong, and what of the row can still be shown."""
+"""Rows that are not what Perdure wrote: which column is wrong, and which values of the row can still be shown."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from msgspec.structs import FieldInfo, fields, replace
 
 from perdure.errors import RowDamaged
 from perdure.kernel.access import StoredSession, StoredToken
+from perdure.kernel.artifacts import Artifact
 from perdure.kernel.cooperation import HandlerRow, MessageEventRow, MessageRow, OperationRow, ReturnValueRow
+from perdure.kernel.failures import Failure
 from perdure.kernel.invariants import TIME_MAX, TIME_MIN
+from perdure.kernel.record_versions import Record
 from perdure.kernel.records import (
     Audit,
     Damage,
@@ -20,7 +23,6 @@ from perdure.kernel.records import (
     Engine,
     Entry,
     Event,
-    Failure,
     Mail,
     PublishedValue,
     Run,
@@ -29,7 +31,7 @@ from perdure.kernel.records import (
     Wait,
 )
 from perdure.kernel.status import Status
-from perdure.kernel.stock import Artifact, Record, Task
+from perdure.kernel.tasks import Task
 from perdure.ports import LoadedRun
 
 log = logging.getLogger("perdure")
@@ -62,10 +64,10 @@ _TABLES: Final[dict[type[msgspec.Struct], str]] = {
 _COLUMNS: Final = {("waits", "where"): "filter", ("runs", "handler"): "workflow"}
 _LAST: Final = (
     2**62
-)  # Where a run stands in lists whose time of creation is no number: SQLite has it after all numbers.
+)  # The position in lists of a run whose creation time is not a number: SQLite sorts it after all numbers.
 
 
-# What is only shown to people. Of runs and waits the coordinator looks at the times, too.
+# Times that are only shown to people. The coordinator also uses the times of runs and waits.
 _TIMES: Final[dict[type[msgspec.Struct], tuple[str, ...]]] = {
     Artifact: ("staged_at", "published_at"),
     Audit: ("at",),
@@ -80,18 +82,33 @@ _TIMES: Final[dict[type[msgspec.Struct], tuple[str, ...]]] = {
     StreamItem: ("at",),
     Task: ("lease_until", "beat_at", "due_at", "created_at", "closed_at"),
 }
+# Columns that hold one of a few words. A run that waits for something unknown would wait for ever.
+_WORDS: Final[dict[type[msgspec.Struct], dict[str, frozenset[str]]]] = {
+    Wait: {
+        "kind": frozenset({"timer", "retry", "beat", "event", "run"}),
+        "mode": frozenset({"", "after_wait", "after_create", "all"}),
+    },
+    MessageEventRow: {
+        "type": frozenset(
+            {
+                "EMITTED", "SEEN", "SUSPENDED", "COMMITTED", "ROLLING_BACK", "ROLLBACK_EMITTED", "ROLLED_BACK",
+                "ROLLBACK_FAILED", "CANCELLATION_REQUESTED",
+            }
+        )
+    },
+}  # fmt: skip
 _NOTED_MAX: Final = 1_000
 _noted: set[tuple[str, ...]] = set()
 
 
 class Undecodable(msgspec.Struct, frozen=True):
-    """What stands in a column that should have JSON, or a flag, and has neither."""
+    """The stored value of a column that should hold JSON, or a flag, and holds neither."""
 
     stored: object
 
 
 def decoded(decode: Callable[[Any], Any], text: object) -> Any:
-    """JSON of a column; Undecodable if it is none."""
+    """Decode the JSON of a column. Returns Undecodable if it is not JSON."""
     try:
         return decode(text)
     except (msgspec.DecodeError, TypeError, UnicodeDecodeError):
@@ -99,12 +116,12 @@ def decoded(decode: Callable[[Any], Any], text: object) -> Any:
 
 
 def flag(value: object) -> Any:
-    """A number of a column as true or false, as SQL would take it."""
+    """Read a number of a column as true or false, as SQL does."""
     return bool(value) if isinstance(value, int) else Undecodable(value)
 
 
 def record_of(kind: type[T], values: Mapping[str, object], row: Sequence[Any]) -> T:
-    """A row as the record that it must be. Raises RowDamaged."""
+    """Convert a row to a record. Raises RowDamaged."""
     record, damage = salvaged(kind, values, row)
     if damage is not None:
         raise damage
@@ -114,11 +131,15 @@ def record_of(kind: type[T], values: Mapping[str, object], row: Sequence[Any]) -
 def salvaged(
     kind: type[T], values: Mapping[str, object], row: Sequence[Any], table: str = ""
 ) -> tuple[T, RowDamaged | None]:
-    """A row as a record, with something harmless in the place of each value that is wrong, and what is wrong."""
+    """Convert a row to a record, with a harmless value in place of each wrong one. Also returns what is wrong."""
     try:
         record = msgspec.convert(values, kind)
     except msgspec.ValidationError:
         return _salvaged(kind, values, row[0], table)
+    for name, words in _WORDS.get(kind, {}).items():
+        if values.get(name, "") not in words:
+            expected = f"expected one of {', '.join(sorted(filter(None, words)))}"
+            return record, RowDamaged.at(_TABLES[kind], row[0], name, values[name], expected)
     for name in _TIMES.get(kind, ()):
         at = values.get(name)
         if isinstance(at, int) and not TIME_MIN <= at <= TIME_MAX:
@@ -127,7 +148,7 @@ def salvaged(
 
 
 def shown(kind: type[T], values: Mapping[str, object], row: Sequence[Any]) -> T:
-    """The same for lists where nothing else can tell that the row is damaged: the log does."""
+    """Convert a row to a record for a list that cannot show damage itself. Damage is logged."""
     record, damage = salvaged(kind, values, row)
     if damage is not None:
         _note(damage)
@@ -135,14 +156,14 @@ def shown(kind: type[T], values: Mapping[str, object], row: Sequence[Any]) -> T:
 
 
 def _note(damage: RowDamaged) -> None:
-    """Say it once in a process: such a row may be read ten times a second."""
+    """Log damage once per process: a damaged row may be read ten times a second."""
     if len(_noted) < _NOTED_MAX and damage.args not in _noted:
         _noted.add(damage.args)
         log.error("%s", damage)
 
 
 def sound(read: Callable[[Any], T], rows: Iterable[Any]) -> list[T]:
-    """The records of those rows that can be read. The log tells of the others."""
+    """Return the records of the rows that can be read. The others are logged."""
     found: list[T] = []
     for row in rows:
         try:
@@ -153,7 +174,7 @@ def sound(read: Callable[[Any], T], rows: Iterable[Any]) -> list[T]:
 
 
 class Readings(Generic[T]):
-    """Rows of runs, as records: those that can be read, and what is wrong with the others."""
+    """Rows of runs as records: those that can be read, and the damage of the others."""
 
     def __init__(self, read: Callable[[Any], T]) -> None:
         self._read = read
@@ -174,7 +195,7 @@ class Readings(Generic[T]):
 
 
 def loaded(run: Run, waits: Readings[Wait], events: Readings[Event], *, forsaken: bool) -> LoadedRun:
-    """A run with what could be read of the rest."""
+    """Return a run with those of its waits and events that could be read."""
     damage = waits.damage_to(run.id) or events.damage_to(run.id)
     return LoadedRun(
         run=run,
@@ -186,13 +207,14 @@ def loaded(run: Run, waits: Readings[Wait], events: Readings[Event], *, forsaken
 
 
 def shown_run(values: Mapping[str, object], row: Sequence[Any]) -> Run:
-    """A run; one whose row is damaged has a hold that says so."""
+    """Convert a row to a run. If the row is damaged, the run has a hold that says so."""
     run, damage = salvaged(Run, values, row)
     return run if damage is None else replace(run, hold=Damage(kind="blocked", reason=str(damage)))
 
 
 def shown_entry(values: Mapping[str, object], row: Sequence[Any], table: str) -> Entry:
-    """An entry of the journal or of its archive, for people; one whose row is damaged has a failure that says so."""
+    """Convert a row of the journal or of its archive, for people. If it is damaged, the entry has a failure that says
+    so."""
     entry, damage = salvaged(Entry, values, row, table)
     return entry if damage is None else damaged_entry(entry, damage)
 
@@ -203,7 +225,7 @@ def damaged_entry(entry: Entry, damage: RowDamaged) -> Entry:
 
 
 def shown_task(values: Mapping[str, object], row: Sequence[Any]) -> Task:
-    """A task; one whose row is damaged is neither open nor answered."""
+    """Convert a row to a task. If the row is damaged, the task is neither open nor answered."""
     task, damage = salvaged(Task, values, row)
     return task if damage is None else replace(task, status="damaged", error=str(damage))
 
@@ -239,7 +261,7 @@ def _salvaged(kind: type[T], values: Mapping[str, object], key: object, table: s
             damage = damage or RowDamaged.at(table, key, column, stored, _expected(value, error))
             kept[field.name] = _LAST if field.name == "created_at" else _stand_in(field, stored)
     if damage is None:
-        raise AssertionError(f"row {key!r} of {table} is no record, and each of its values could be one")
+        raise AssertionError(f"row {key!r} of {table} cannot be converted to a record, but each of its values can")
     return msgspec.convert(kept, kind), damage
 
 
@@ -248,7 +270,7 @@ def _expected(value: object, error: msgspec.ValidationError) -> str:
 
 
 def _stand_in(field: FieldInfo, stored: object) -> Any:
-    if field.type is str:  # What can be shown of it is shown.
+    if field.type is str:  # Show as much of the value as possible.
         return stored.decode("utf-8", "backslashreplace") if isinstance(stored, bytes) else str(stored)
     if field.default is not msgspec.NODEFAULT:
         return field.default

@@ -1,4 +1,5 @@
-"""Listing runs: which index answers a filter, so that a page costs what is on it, however many runs there are."""
+"""Listing runs: which index answers a filter, so that the cost of a page depends on the page, not on the number of
+runs."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from msgspec import Struct
 from perdure.kernel.status import Status
 from perdure.ports import RunFilter
 
-# Of several conditions, the one that fits fewest runs finds them. To tell, this many are counted of each, at most.
+# Of several conditions, the one that the fewest runs fulfil is used to find runs. To compare them, at most this many
+# runs are counted for each.
 COUNTED_MAX = 1_000
 
 _STATUS = re.compile(r":status\b")
@@ -21,7 +23,8 @@ _LAST = 2**63 - 1
 class Way(Struct, frozen=True):
     """An index that finds runs by a condition of a filter, newest first: the name of a query and its variables.
 
-    Where it has statuses, each is gone through apart, and the listings are merged."""
+    If it has statuses, one query runs for each status, and the results are merged.
+    """
 
     query: str
     variables: Mapping[str, str]
@@ -29,7 +32,7 @@ class Way(Struct, frozen=True):
 
 
 def ways(wanted: RunFilter) -> list[Way]:
-    """All that can answer a filter, at least one; first what finds few runs as a rule."""
+    """Return all ways to answer a filter, at least one. Those that usually find few runs come first."""
     found: list[Way] = []
     if wanted.parent_id is not None:
         found.append(Way("by_parent", {}))
@@ -50,12 +53,15 @@ def narrowest(found: Sequence[Way], counts: Sequence[int]) -> Way:
 
 
 def for_each_status(part: str, statuses: int) -> str:
-    """A part of a statement, once for each status."""
+    """Repeat a part of a statement once for each status."""
     return " union all ".join(_STATUS.sub(f":status_{number}", part) for number in range(max(1, statuses)))
 
 
 def cursor(wanted: RunFilter) -> tuple[int, int, str]:
-    """When the listing ends, inclusively, and where it starts, exclusively: no id sorts before the empty one."""
+    """Return the time at which the listing ends (inclusive) and the place where it starts (exclusive).
+
+    No id sorts before the empty one.
+    """
     starts = [(_LAST, "\U0010ffff")]
     if wanted.created_before is not None:
         starts.append((wanted.created_before, ""))

@@ -1,7 +1,7 @@
-"""Stores of one process that lead to the same database: each tells the others at once what it left for them.
+"""Stores of one process that use the same database: each notifies the others at once about work that it left for them.
 
 Between processes a hint takes a detour, through the file system or through the server. Here it is a callback. It is a
-hint like any other: it may be lost, and the regular look at the database finds what it was about.
+hint like any other: it may be lost, and the regular look at the database finds the work then.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ _LISTENING: dict[str, dict[Neighbour, None]] = {}  # by database
 
 
 class Neighbour:
-    """One store among those of this process. `database` is the same for all stores that lead to the same place."""
+    """One store among the stores of this process. `database` is equal for all stores that use the same database."""
 
     def __init__(self, database: str) -> None:
         self._database = database
-        self._heard: Callable[[], object] = lambda: None
+        self._on_change: Callable[[], object] = lambda: None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def listen(self, heard: Callable[[], object]) -> None:
-        """Call back on the running loop whenever a neighbour has left something."""
-        self._heard = heard
+    def listen(self, on_change: Callable[[], object]) -> None:
+        """Call back on the running loop whenever a neighbour has left work."""
+        self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         with _LOCK:
             _LISTENING[self._database] = {**_LISTENING.get(self._database, {}), self: None}
 
     def leave(self) -> None:
-        """Call back no more. Idempotent."""
+        """Stop calling back. Idempotent."""
         with _LOCK:
             left = {one: None for one in _LISTENING.pop(self._database, {}) if one is not self}
             if left:
                 _LISTENING[self._database] = left
 
     def tell(self) -> None:
-        """Something that was committed may concern the neighbours."""
+        """Notify the neighbours: a commit may concern them."""
         for one in self._others():
-            with suppress(RuntimeError):  # Its loop was closed: it listens no more.
+            with suppress(RuntimeError):  # Its loop was closed, so it no longer listens.
                 if one._loop is not None:
-                    one._loop.call_soon_threadsafe(one._heard)
+                    one._loop.call_soon_threadsafe(one._on_change)
 
     def tell_of(self, batch: Batch, committed: Committed) -> None:
-        """The same, if what this batch brought may concern others at all."""
+        """Notify the neighbours if this batch may concern another engine."""
         if self._others() and concerns_others(batch, committed):
             self.tell()
 
@@ -57,14 +57,14 @@ class Neighbour:
 
 
 def concerns_others(batch: Batch, committed: Committed) -> bool:
-    """Whether another engine may have something to do: there is mail, an answer, or a run that nobody has."""
+    """Whether another engine may have work: there is mail, an answer, or a run without an owner."""
     if batch.mail or batch.mail_done or winners_elsewhere(batch, committed):
         return True
     return any(is_free(write.run.owner, write.run.status) for write in batch.runs.values())
 
 
 def is_free(owner: str | None, status: Status) -> bool:
-    """Whether nobody has a run that can go on at once."""
+    """Whether a run has no owner and can go on at once."""
     return owner is None and status in ACTIVE and status is not Status.SUSPENDED
 
 

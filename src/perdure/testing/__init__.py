@@ -1,10 +1,12 @@
-"""Tools for tests, for users as for Perdure itself. Nothing in the library imports them.
+"""Tools for tests, for users and for Perdure itself. Nothing in the library imports them.
 
-`Environment` is an engine on virtual time that can be killed and restarted; `run_with_crashes` kills a scenario at each
-of its commits, and `assert_exactly_once` counts what transactional steps have written then; `YieldPoints` has two ops
-that race meet in a chosen order; `check_store` looks for anything that must never be stored.
-`perdure.testing.conformance` has the tests that every store must pass.
-`perdure.testing.simulate` has several engines in one process, on a simulated database with faults drawn from a seed.
+- `Environment` is an engine on virtual time that can be killed and restarted.
+- `run_with_crashes` runs a scenario once for each of its commits, and the process dies at that commit.
+- `assert_exactly_once` does the same, and counts what transactional steps have written.
+- `YieldPoints` lets two racing ops meet in a chosen order.
+- `check_store` checks the invariants of everything in a store.
+- `perdure.testing.conformance` has the tests that every store must pass.
+- `perdure.testing.simulate` runs several engines in one process, on a simulated database with faults from a seed.
 """
 
 from perdure.testing.clock import VirtualClock
@@ -14,6 +16,7 @@ from perdure.testing.faults import CRASH_POINTS, Fault, FaultyStore, Point
 from perdure.testing.invariants import check_store
 from perdure.testing.proxy import StoreProxy
 from perdure.testing.readiness import assert_readiness_agrees
+from perdure.testing.ready_runs import ready
 from perdure.testing.yield_points import YieldPoints
 
 __all__ = [
@@ -30,5 +33,6 @@ __all__ = [
     "assert_readiness_agrees",
     "check_store",
     "fresh_urls",
+    "ready",
     "run_with_crashes",
 ]

@@ -1,4 +1,4 @@
-"""Virtual time: a clock that stands still until it is moved, and the pilot that moves it when all else is done."""
+"""Virtual time: a clock that stands still until it is moved, and a pilot that moves it when nothing else happens."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["Pilot", "VirtualClock", "VirtualTimer", "release"]
 
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 
-# Code that is ready to go on needs a few turns of the loop to get to its next call of the engine. This many in a row in
-# which nothing was asked of the engine, its store or its clock mean that everybody waits.
+# Code that can go on needs a few turns of the loop to reach its next call of the engine. If nothing calls the engine,
+# its store or its clock for this many turns, everything waits.
 _CALM_TURNS = 25
 _PATIENCE_S = 0.05
 _JUMPS_MAX = 10_000
@@ -49,15 +49,15 @@ class VirtualTimer:
             callback()
 
 
-_JUMP_MAX_S = 250_000_000_000  # almost as long as a datetime can tell
+_JUMP_MAX_S = 250_000_000_000  # almost the longest that a datetime can represent
 
 
 @checked
 class VirtualClock:
-    """The engine's clock in tests. It starts at the first second of 2030 unless told otherwise.
+    """The engine's clock in tests. By default it starts at the first second of 2030.
 
-    `set_ahead` and `set_back` set the time of day, while no time passes: a time server does that, and so does a machine
-    that was suspended. `changed` is called whenever a timer comes or goes.
+    `set_ahead` and `set_back` set the time of day while no time passes, as a time server does, or a machine that was
+    suspended. `changed` is called whenever a timer is added or removed.
     """
 
     def __init__(self, start: datetime = EPOCH, changed: Callable[[], object] = lambda: None) -> None:
@@ -74,7 +74,7 @@ class VirtualClock:
 
     @property
     def time(self) -> datetime:
-        """Now, for people."""
+        """The current virtual time as a datetime."""
         return to_datetime(self._now)
 
     def monotonic(self) -> int:
@@ -98,15 +98,15 @@ class VirtualClock:
         return timer
 
     async def sleep(self, duration: Duration) -> None:
-        """Take virtual time, in a test or in a step's body. Numbers are seconds.
+        """Sleep in virtual time, in a test or in a step's body. Numbers are seconds.
 
-        A step that sleeps like this does not keep the clock from jumping; one that does anything else does.
+        While a step sleeps like this, the clock may jump. While a step does anything else, the clock does not jump.
         """
         if (delay := _microseconds(duration)) > 0:
             await self._sleep(self.call_after, delay)
 
     async def sleep_until(self, when: int | datetime) -> None:
-        """Like sleep, until a point in time; numbers are microseconds since the epoch. What is past takes no time."""
+        """Sleep until a point in time; numbers are microseconds since the epoch. A time in the past takes no time."""
         due = from_datetime(when) if isinstance(when, datetime) else when
         if due > self._now:
             await self._sleep(self.call_at, due)
@@ -126,7 +126,7 @@ class VirtualClock:
 
     @property
     def sleeping_steps(self) -> int:
-        """Steps that only wait for virtual time."""
+        """The number of steps that only wait for virtual time."""
         return self._sleeping_steps
 
     @property
@@ -136,7 +136,7 @@ class VirtualClock:
         return None if found is None else found[0]
 
     def _first(self) -> tuple[int, int, list[tuple[int, int, VirtualTimer]]] | None:
-        """When the next timer is due by the time of day, its number, and where it stands."""
+        """Return when the next timer is due by the time of day, its number, and its queue."""
         found: list[tuple[int, int, list[tuple[int, int, VirtualTimer]]]] = []
         for timers, ahead in ((self._timers, 0), (self._lapses, self._now - self._passed)):
             while timers and timers[0][2].cancelled:
@@ -146,7 +146,7 @@ class VirtualClock:
         return min(found, key=lambda one: one[:2], default=None)
 
     def move_to(self, when: int) -> None:
-        """Let time pass until it is `when`, and everything due by then fire, the earliest first."""
+        """Let time pass until `when`. Timers that are due by then fire, the earliest first."""
         if when < self._now:
             raise Misuse(
                 f"virtual time is {self.time} and does not pass back to {to_datetime(when)}; to set the clock back, "
@@ -157,20 +157,20 @@ class VirtualClock:
         self._fire()
 
     def set_ahead(self, duration: Duration) -> None:
-        """Set the time of day ahead, while no time passes. Numbers are seconds. What is due by then fires."""
+        """Set the time of day ahead while no time passes. Numbers are seconds. Timers that are due by then fire."""
         self._now += _microseconds(duration)
         self._fire()
         self.changed()
 
     def set_back(self, duration: Duration) -> None:
-        """Set the time of day back, while no time passes. Numbers are seconds."""
+        """Set the time of day back while no time passes. Numbers are seconds."""
         self._now -= _microseconds(duration)
         self.changed()
 
     def _fire(self) -> None:
         loop = asyncio.get_running_loop()
         while (found := self._first()) is not None and found[0] <= self._now:
-            # Each in a callback of its own, so that one that raises takes no other with it.
+            # Each in a separate callback, so that an exception in one does not affect the others.
             loop.call_soon(heapq.heappop(found[2])[2].fire)
 
     def _tell(self) -> None:
@@ -185,12 +185,12 @@ def _microseconds(duration: Duration) -> int:
 
 
 class Pilot:
-    """Moves a VirtualClock on to its next timer when only time can make something happen.
+    """Moves a VirtualClock to its next timer when only time can make something happen.
 
-    `is_quiet` says that nothing is being worked on; `in_flight` how many requests to the store are under way. While
-    something else runs, a step that hangs for instance, the clock jumps only after `autojump_s` of real time in which
-    nothing happened. With `autojump_s` None it moves only when told to, by `advance`. Nothing here polls while the loop
-    is busy: `touch` is called when something happened, and starts one short look.
+    `is_quiet` says that no work is going on; `in_flight` counts the requests to the store. While something else runs,
+    for example a step that hangs, the clock jumps only after `autojump_s` of real time in which nothing happened. If
+    `autojump_s` is None, only `advance` moves the clock. The pilot does not poll while the loop is busy: `touch` is
+    called when something happened, and starts one short check.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class Pilot:
         clock.changed = self.touch
 
     def touch(self) -> None:
-        """Something happened: wait for calm from here on."""
+        """Note that something happened: wait again until nothing does."""
         if self._later is not None:
             self._later.cancel()
             self._later = None
@@ -231,7 +231,7 @@ class Pilot:
             self._loop.call_soon(self._turn)
 
     def close(self) -> None:
-        """Move nothing any more; whoever waits is let go."""
+        """Stop moving the clock, and release all waiters."""
         self._closed = True
         if self._later is not None:
             self._later.cancel()
@@ -248,7 +248,7 @@ class Pilot:
         await self._wait_in(self._until_settled)
 
     async def advance(self, microseconds: int) -> None:
-        """Let this much time pass, stopping at every timer on the way until all that it set off is done."""
+        """Let this much time pass. Stop at every timer on the way until all work that it started is done."""
         if self._target is not None:
             raise Misuse("the clock is being advanced already")
         self._target = self._clock.monotonic() + microseconds
@@ -275,11 +275,11 @@ class Pilot:
 
     def _look(self, *, waited: bool) -> None:
         if self._in_flight() or self.paused or self._closed:
-            return  # The end of it is a touch.
+            return  # Its end calls `touch`.
         is_quiet = self._is_quiet()
         if is_quiet and self._until_quiet:
             release(self._until_quiet)
-            self.touch()  # Who waited for this is to act before time goes on.
+            self.touch()  # Waiters act before time goes on.
             return
         if is_quiet or waited:
             self._go_on(is_quiet)
@@ -310,7 +310,7 @@ class Pilot:
 
 
 def release(waiting: list[asyncio.Future[None]], error: Exception | None = None) -> None:
-    """Let all who wait go on, or have them raise; afterwards nobody waits."""
+    """Let all waiters go on, or make them raise."""
     for future in waiting:
         if future.done():
             continue

@@ -1,4 +1,4 @@
-"""What only tests do to an engine or a client: kill it, and see whether anything is going on in it."""
+"""What only tests do to an engine or a client: kill it, and check whether it is idle."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from perdure.engine import AnyClient, Engine
 
 
 def kill(engine: AnyClient) -> None:
-    """Stop as a killed process would, at once: nothing is committed, released or tidied up."""
+    """Stop at once, as a killed process does: nothing is committed, released or cleaned up."""
     engine.session.kill()
 
 
@@ -16,7 +16,7 @@ def is_quiet(engine: Engine) -> bool:
 
 
 def steps_running(engine: Engine) -> int:
-    """How many steps' bodies run now."""
+    """Return how many steps run now."""
     return engine.runtime.steps_running
 
 

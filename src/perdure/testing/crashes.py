@@ -1,4 +1,4 @@
-"""A scenario, killed at every commit in turn: what users run over their own workflows."""
+"""Run a scenario with a crash at every commit in turn. Users test their own workflows with it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 
 class CrashReport(Struct, Generic[T], frozen=True, kw_only=True):
-    """What came out of a scenario, whatever was done to it."""
+    """The result of a scenario, and how many trials and crashes there were."""
 
     result: T
-    commits: int  # of the scenario when nothing goes wrong
+    commits: int  # of the scenario without faults
     trials: int
     restarts: int
 
@@ -40,13 +40,13 @@ async def run_with_crashes(
     after: Callable[[StoreSource], Awaitable[object]] | None = None,
     **options: Any,
 ) -> CrashReport[T]:
-    """Run a scenario in peace, then once for each of its commits and each point at which the process can die there.
+    """Run a scenario without faults, then once for each of its commits and each point at which the process can die.
 
-    After each death the engine is restarted on the same data and the scenario begins anew (see Environment.survive). At
-    the end what is stored must be sound and the result must be the one of the run in peace; `check`, if given, looks at
-    the result instead, and raises if it is wrong. `store` is called once per trial for fresh data: None for a store in
-    memory, a URL, or a function that makes stores on the same data. `after`, if given, looks at these data when the
-    engine of a trial is gone. Where a step is transactional, its own commit is one of the commits.
+    After each crash the engine is restarted on the same data and the scenario begins again (see Environment.survive).
+    At the end the stored data must be consistent, and the result must be that of the first run. If `check` is given, it
+    checks the result instead, and raises if it is wrong. `store` is called once per trial for fresh data: None for a
+    store in memory, a URL, or a function that makes stores on the same data. `after`, if given, checks these data when
+    the engine of a trial has ended. The commit of a transactional step is one of the commits.
 
         async def scenario(env: Environment) -> str:
             run = await env.engine.start(checkout("o-17"), id="o-17")
@@ -95,11 +95,11 @@ async def assert_exactly_once(
     times: int = 1,
     **options: Any,
 ) -> CrashReport[T]:
-    """Assert that what transactional steps write is there so many `times`, wherever the process dies.
+    """Assert that the writes of transactional steps exist exactly `times` times, wherever the process dies.
 
-    As run_with_crashes, on a real database: `store` gives the URL of fresh data at each call (see `fresh_urls`), with
-    your tables in it, or the scenario makes them. After each trial `count` is called with that URL, and says how often
-    what was to happen has happened. Raises AssertionError. Other options are those of run_with_crashes.
+    It works as run_with_crashes does, on a real database. `store` returns the URL of fresh data at each call (see
+    `fresh_urls`), with your tables in it, or the scenario creates them. After each trial `count` is called with that
+    URL, and returns how often the write happened. Raises AssertionError. Other options are those of run_with_crashes.
 
         def transfers(url: str) -> int:
             with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database:
@@ -120,8 +120,11 @@ async def assert_exactly_once(
 
 @checked
 def fresh_urls(url: str) -> Callable[[], str]:
-    """A function that gives the URL of a store without runs at each call: files beside one another, or, in a Postgres
-    database, schemas. Your own tables on Postgres are the same ones each time. Nothing is removed afterwards."""
+    """Return a function that gives the URL of an empty store at each call: another file, or another schema of a
+    Postgres database.
+
+    On Postgres your own tables are the same each time. Nothing is removed afterwards.
+    """
     name = uuid4().hex[:12]
     numbers = count_up(1)
     scheme, _, _ = url.partition(":")

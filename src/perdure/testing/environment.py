@@ -25,12 +25,12 @@ from perdure.values.arguments import Duration, checked, span_of
 
 T = TypeVar("T")
 
-# Where the data lies: None for a new store in memory, a URL, or a function that makes stores on the same data.
+# Where the data are: None for a new store in memory, a URL, or a function that makes stores on the same data.
 StoreSource = None | str | Callable[[], Store]
 
 
 class WatchedStore(StoreProxy):
-    """Knows how many requests are under way, and tells when one has ended."""
+    """Counts the requests in flight, and reports when one has ended."""
 
     def __init__(self, inner: Store, ended: Callable[[], object]) -> None:
         super().__init__(inner)
@@ -39,7 +39,7 @@ class WatchedStore(StoreProxy):
         self._until_idle: list[asyncio.Future[None]] = []
 
     async def idle(self) -> None:
-        """Wait until no request is under way; for ever, if one was killed with its engine."""
+        """Wait until no request is in flight. This never ends if a request was killed with its engine."""
         while self.in_flight:
             future = asyncio.get_running_loop().create_future()
             self._until_idle.append(future)
@@ -56,7 +56,7 @@ class WatchedStore(StoreProxy):
                 release(self._until_idle)
 
     async def transact(self, place: StepPlace, body: Callable[[Any], Any], /) -> Staged:
-        # A step that runs is no request to the store: it may wait for virtual time.
+        # A running step is not a request to the store: it may wait for virtual time.
         return await self.inner.transact(place, body)
 
 
@@ -64,13 +64,13 @@ class WatchedStore(StoreProxy):
 class Environment:
     """`async with Environment(workflows=[checkout]) as env:` gives `env.engine` on `env.clock`, which is virtual.
 
-    When nothing is left to do but to wait, the clock jumps to the next timer: a run that sleeps for a month ends in
-    milliseconds. A test that wants to stop the time before that passes `autojump_s=None` and calls `advance`. While a
-    step's body runs, the clock jumps only after `autojump_s` of real time without any progress, so that a step that
-    hangs runs into its timeout; a body that does `await resource(VirtualClock).sleep(…)` takes virtual time at once.
+    When everything waits, the clock jumps to the next timer: a run that sleeps for a month ends in milliseconds. If a
+    test needs to stop the time before that, it passes `autojump_s=None` and calls `advance`. While a step runs, the
+    clock jumps only after `autojump_s` of real time without any progress, so that a step that hangs times out. A step
+    that calls `await resource(VirtualClock).sleep(…)` sleeps in virtual time.
 
     `restart` kills the engine as a crash of its process would, and opens another on the same data, with other code if
-    given some. With a `fault` the engine dies by itself; `survive` then restarts it. Other options are the Engine's.
+    you pass some. With a `fault` the engine dies by itself, and `survive` restarts it. Other options are the Engine's.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Environment:
         self._options: dict[str, Any] = {"poll_s": None, "resources": resources, **options}
         self._store: WatchedStore | None = None
         self._is_killed = False
-        self._death = asyncio.Event()  # by the fault
+        self._death = asyncio.Event()  # set when the fault kills the engine
         self._pilot: Pilot
 
     async def __aenter__(self) -> Environment:
@@ -122,11 +122,11 @@ class Environment:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the engine was killed, by its fault or by hand, and nobody has restarted it."""
+        """Whether the engine was killed, by its fault or by hand, and was not restarted."""
         return self._is_killed
 
     def kill(self) -> None:
-        """Kill the engine as a crash of its process would: nothing more is written, nothing is tidied up."""
+        """Kill the engine as a crash of its process would: nothing more is written, nothing is cleaned up."""
         if not self._is_killed:
             self._is_killed = True
             kill(self.engine)
@@ -151,20 +151,20 @@ class Environment:
         await self._pilot.quiet()
 
     async def settle(self) -> None:
-        """Wait until nothing more happens: every timer has fired, and all that they set off is done.
+        """Wait until nothing more happens: every timer has fired, and all work that they started is done.
 
-        With `autojump_s=None` no time passes, and timers stay. Raises Misuse if things never come to rest.
+        With `autojump_s=None` no time passes, and timers stay. Raises Misuse if the work never ends.
         """
         await self._pilot.settle()
 
     async def advance(self, duration: Duration) -> None:
-        """Let time pass, stopping at every timer on the way until all that it set off is done. Numbers are seconds."""
+        """Let time pass. Stop at every timer until all work that it started is done. Numbers are seconds."""
         await self._pilot.advance(span_of(duration, "a duration") // timedelta(microseconds=1))
 
     async def check(self) -> int:
-        """Check all that is stored, as `check_store` does; how many runs there are. A dead engine's data will do.
+        """Check everything in the store, as `check_store` does; return the number of runs. The engine may be dead.
 
-        No virtual time passes meanwhile: a timer that fires would change what is looked at.
+        No virtual time passes meanwhile, since a timer that fires would change what is being checked.
         """
         self._pilot.paused = True
         store = self._make()
@@ -179,9 +179,9 @@ class Environment:
             self._pilot.touch()
 
     async def survive(self, scenario: Callable[[Environment], Awaitable[T]]) -> T:
-        """Run a scenario to its end, however often the engine dies: it is restarted, and the scenario begins anew.
+        """Run a scenario to its end. Each time the engine dies, it is restarted and the scenario begins again.
 
-        So a scenario is written as a program that may be started again: `start` with an id, and ask before you act.
+        So write a scenario as a program that may be started again: call `start` with an id, and check before you act.
         """
         while True:
             running = asyncio.ensure_future(scenario(self))
@@ -200,7 +200,7 @@ class Environment:
             if not self.is_dead:
                 return running.result()
             if not running.cancelled():
-                running.exception()  # It broke off with its engine.
+                running.exception()  # The scenario ended with its engine.
             await self.restart()
 
     async def _open(self) -> None:
@@ -228,7 +228,7 @@ class Environment:
         if not self.is_dead:
             opening.result()
         else:
-            # It died while it recovered what the one before had left: that takes another restart.
+            # The engine died while it recovered the runs of the one before: restart once more.
             with suppress(BaseException):
                 opening.result()
 

@@ -1,4 +1,4 @@
-"""Crash injection: a store that dies, or fails, at a commit that was chosen or drawn by lot."""
+"""Crash injection: a store that dies or fails at a chosen or random commit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Point = Literal["before", "before_effects", "after_effects", "unknown", "unknown
 CRASH_POINTS: tuple[Point, ...] = ("before", "before_effects", "after_effects", "unknown", "unknown_lost")
 DEADLY: frozenset[Point] = frozenset({"before", "before_effects", "after_effects"})
 
-# What a commit sets off (a run goes on, a step's body starts) is under way after this many turns of the loop.
+# After this many turns of the loop the effects of a commit (a run goes on, a step starts) have begun.
 _EFFECT_TURNS = 8
 
 
@@ -35,15 +35,16 @@ class Fault:
     """What goes wrong with a commit.
 
     - "before": the process dies, and the commit never reaches the store
-    - "before_effects": it is committed, but the process dies before anybody is told
-    - "after_effects": it is committed and has its effects, then the process dies before anything else is committed
-    - "unknown": it is committed, but the store says that it does not know; "unknown_lost": it says so and it is not
-    - "busy": the store takes nothing, `times` times
-    - "refuse": the store refuses for good every batch for which `when` is true, since no other one gets the blame
+    - "before_effects": the batch is committed, but the process dies before any reply or effect
+    - "after_effects": the batch is committed and has its effects, then the process dies before the next commit
+    - "unknown": the batch is committed, but the store reports an unknown outcome
+    - "unknown_lost": the batch is not committed, and the store reports an unknown outcome
+    - "busy": the store refuses for now, `times` times
+    - "refuse": the store refuses for good every batch for which `when` is true, so that no other batch is blamed
 
-    It hits the `commit`-th batch (from 1), of those for which `when` is true if that is given; counting goes on across
-    restarts, and a batch that is sent again is the same batch. The transactions of steps count too, unless `when` is
-    given; what dies "before" one of them has had its body run.
+    It hits the `commit`-th batch (from 1) of those for which `when` is true, or of all. Counting goes on across
+    restarts, and a batch that is resent is the same batch. Transactions of steps count too, unless `when` is given. If
+    the process dies "before" the transaction of a step, its body has already run.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Fault:
         self.when = when
         self.times = times
         self.commits = 0  # batches that came by so far
-        self.struck = 0  # times that it struck
+        self.struck = 0  # how often the fault has struck
         self._matching = 0
         self._last: tuple[str, int] | None = None
         self._is_hit = False
@@ -64,7 +65,7 @@ class Fault:
 
     @classmethod
     def random(cls, seed: int | None = None, *, points: Sequence[Point] = CRASH_POINTS, commits_max: int = 20) -> Fault:
-        """A fault drawn by lot. The seed is logged; the same seed gives the same fault."""
+        """Return a random fault. The seed is logged; the same seed gives the same fault."""
         if not points or commits_max < 1:
             raise Misuse(f"a fault is drawn from points, at one of the first commits: not {points!r}, {commits_max}")
         seed = random.randrange(2**32) if seed is None else seed
@@ -74,7 +75,7 @@ class Fault:
         return fault
 
     def strikes(self, batch: Batch) -> bool:
-        """Whether this batch is hit; counts it."""
+        """Count this batch, and return whether the fault hits it."""
         is_wanted = self.when is None or self.when(batch)
         key = (batch.engine_id, batch.number)
         if key != self._last:
@@ -90,7 +91,8 @@ class Fault:
         return hit
 
     def strikes_at(self, place: StepPlace) -> bool:
-        """The same for the transaction of a step. One that is begun again, by the same engine, is the same."""
+        """Count the transaction of a step, and return whether the fault hits it. If the same engine begins it again, it
+        is the same transaction."""
         if self.when is not None:
             return False
         if place not in self._places:
@@ -107,14 +109,14 @@ class Fault:
 
 
 class _InVain(Exception):
-    """Rolls a transaction back."""
+    """Raised to roll a transaction back."""
 
 
 class FaultyStore(StoreProxy):
-    """Hands everything through to `inner` until its fault strikes.
+    """Passes every request to `inner` until its fault strikes.
 
-    A deadly one calls `died`, in a plain callback, and answers nothing any more: `died` is to kill the engine
-    (`engine.kill`), which is then as dead as its process would be. `Environment(fault=…)` does all this.
+    A fatal fault calls `died` in a plain callback, and the store answers nothing any more. `died` must kill the engine
+    (`perdure.testing.control.kill`). `Environment(fault=…)` does all this.
     """
 
     def __init__(self, inner: Store, fault: Fault, died: Callable[[], object]) -> None:
@@ -181,7 +183,7 @@ class FaultyStore(StoreProxy):
         raise EngineBug("a dead store went on")
 
     async def _in_vain(self, place: StepPlace, body: Callable[[Any], Any]) -> None:
-        """Have a step's body run, and roll back what it did."""
+        """Run a step's body, and roll back what it did."""
 
         def plain(connection: Any) -> Staged:
             body(connection)
@@ -203,7 +205,7 @@ class FaultyStore(StoreProxy):
     async def _die(self) -> None:
         self._is_dead = True
         asyncio.get_running_loop().call_soon(self._died)
-        await asyncio.get_running_loop().create_future()  # Who waits for an answer dies waiting.
+        await asyncio.get_running_loop().create_future()  # A caller that waits for an answer dies with its process.
 
     def _count_down(self, turns: int) -> None:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What must be true of everything in a store, whatever crashed and when."""
+"""Invariants of everything in a store. They hold after any crash, at any time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perdure.kernel import mailboxes
 from perdure.kernel.invariants import check_entry, check_run
 from perdure.kernel.records import DEFINITION, Audit, Entry, Run, Staged, Wait
 from perdure.kernel.status import FINISHED, Status, check_transition
-from perdure.kernel.stock import TASK_EVENT, task_event
+from perdure.kernel.tasks import TASK_EVENT, task_event
 from perdure.ports import ArtifactFilter, LoadedRun, RunFilter, Store, TaskFilter
 from perdure.values.arguments import checked
 
@@ -19,19 +19,19 @@ _QUEUE = 10_000
 
 @checked
 async def check_store(store: Store, *, now: int | None = None) -> int:
-    """Look at every run of an open store; how many there are. Raises InvariantViolated with all that is wrong.
+    """Check every run of an open store; return how many there are. Raises InvariantViolated with all problems.
 
-    Of each run: its row's fields fit each other; its journal and its audit trail have no gaps; every change of status
-    is one that the table allows and has a version of its own; the last one is the run's. One that has finished waits
-    for nothing, has nothing staged and no owner, a suspended one waits for something, and nothing is waited for or
-    staged that is in the journal.
+    Runs: the fields of a row fit each other. The journal and the audit have no gaps. Every change of status is in the
+    transition table and has its own version; the last one is the run's status. A finished run waits for nothing, has
+    nothing staged and no owner. A suspended run waits for something. Nothing that is in the journal is waited for or
+    staged.
 
-    Of events: none belongs to a run that has finished; a position that one has won is marked as won, and one that is
-    marked has a winner; nobody waits for the end of a run that has ended. With `now`, in microseconds since the epoch:
-    nobody waits for an event that is there and has not expired.
+    Events: no event belongs to a finished run. A position that an event has won is marked as won, and a marked position
+    has a winner. No run waits for the end of a run that has ended. With `now`, in microseconds since the epoch: no run
+    waits for an event that is there and has not expired.
 
-    Of artifacts and tasks: a run that has finished has nothing staged and no open task; an open task is waited for, and
-    who waits for one has it.
+    Artifacts and tasks: a finished run has nothing staged and no open task. A run waits for each open task, and a run
+    that waits for a task has it.
     """
     wrong: list[str] = []
     seen = 0
@@ -50,7 +50,7 @@ async def check_store(store: Store, *, now: int | None = None) -> int:
             *_problems_of_staged(run, journal.staged, entries),
             *_problems_of_events(run, loaded),
             *[problem async for problem in _problems_of_ends(store, loaded)],
-            *[problem async for problem in _problems_of_stock(store, loaded)],
+            *[problem async for problem in _problems_of_artifacts_and_tasks(store, loaded)],
             *([] if now is None else [problem async for problem in _overlooked(store, loaded, now)]),
             *(f"has archived an entry of its attempt {n}" for n, _ in archived if n >= run.attempt),
         ]
@@ -97,7 +97,7 @@ def _problems_of_audit(run: Run, audit: list[Audit]) -> Iterator[str]:
     first = 1
     status: Status | None = None
     version = 0
-    if audit and audit[0].became == "continued":  # What was before is cleared.
+    if audit and audit[0].became == "continued":  # Earlier rows are cleared.
         first, version = audit[0].seq, audit[0].version - 1
         status = Status(audit[0].was or "")
     if numbers != list(range(first, run.revision + 1)):
@@ -125,7 +125,7 @@ def _problems_of_audit(run: Run, audit: list[Audit]) -> Iterator[str]:
 def _problems_of_waits(run: Run, waits: tuple[Wait, ...], entries: list[Entry]) -> Iterator[str]:
     if run.status in FINISHED and waits:
         yield f"has finished, but waits for {[wait.name for wait in waits]}"
-    is_operation = run.model == "operation"  # Which waits for its children, as its own rows tell.
+    is_operation = run.model == "operation"  # An operation's run waits for its children; its own rows say so.
     if run.status is Status.SUSPENDED and not is_operation and all(wait.kind == "beat" for wait in waits):
         yield "is suspended, but waits for nothing"
     done = {entry.position for entry in entries}
@@ -162,7 +162,7 @@ def _problems_of_events(run: Run, loaded: LoadedRun) -> Iterator[str]:
 
 
 async def _problems_of_ends(store: Store, loaded: LoadedRun) -> AsyncIterator[str]:
-    """Whether positions that are marked have a winner, and those that are not have none."""
+    """Check that marked positions have a winner, and that others have none."""
     targets = [wait.target for wait in loaded.waits if wait.target is not None]
     known = await store.load(targets)
     over = {one for one in targets if one not in known or known[one].run.status in FINISHED}
@@ -178,7 +178,7 @@ async def _problems_of_ends(store: Store, loaded: LoadedRun) -> AsyncIterator[st
             yield f"has won at {position}, but nothing is there that could have"
 
 
-async def _problems_of_stock(store: Store, loaded: LoadedRun) -> AsyncIterator[str]:
+async def _problems_of_artifacts_and_tasks(store: Store, loaded: LoadedRun) -> AsyncIterator[str]:
     run = loaded.run
     artifacts = await store.artifacts(ArtifactFilter(run_id=run.id, staged=True, limit=_QUEUE))
     staged = [one.name for one in artifacts if one.state == "staged"]

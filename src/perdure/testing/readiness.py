@@ -1,5 +1,5 @@
-"""Who can go on, computed once more from all rows of messages and their events, and compared with what engines made of
-it."""
+"""Which runs can go on, computed again from all rows of messages and their events, and compared with what engines
+stored."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from perdure.kernel.cooperation import read_origin
 from perdure.kernel.status import Status
 from perdure.models.cooperation.define import Operation
 from perdure.models.cooperation.events import State, check_rows, state_of
-from perdure.models.cooperation.readiness import ready
 from perdure.models.cooperation.rows import RowCodec, StoredScopes
 from perdure.models.cooperation.tokens import add_cancellations
 from perdure.ports import Codec, PlainCodec, RunFilter, Store
+from perdure.testing.ready_runs import ready
 from perdure.values.arguments import checked
 
 _PAGE = 200
 
 _STATUSES = {
-    State.CREATED: {Status.CREATED, Status.RUNNING},  # It is running once it was claimed, and SEEN comes next.
+    State.CREATED: {Status.CREATED, Status.RUNNING},  # A claimed run is running before its SEEN row is written.
     State.DISMISSED: {Status.CANCELLED},
     State.ACTIVE: {Status.RUNNING, Status.SUSPENDED},
     State.COMMITTED: {Status.SUCCEEDED, Status.ROLLING_BACK},
@@ -34,9 +34,11 @@ _STATUSES = {
 async def assert_readiness_agrees(
     store: Store, operations: Iterable[Operation[Any]], *, now: int, codec: Codec | None = None, at_rest: bool = True
 ) -> int:
-    """Assert that what is stored of all hierarchies is sound: rows that are to be unique are, and each run's status is
-    what its rows say. With `at_rest`, when engines that have these operations have nothing left to do, also that no run
-    can go on by the rows. Gives the number of runs. Raises InvariantViolated.
+    """Assert that all stored hierarchies are sound, and return the number of runs.
+
+    Rows that must be unique are unique, and each run's status is what its rows say. With `at_rest`, call it when
+    engines that have these operations have nothing left to do: then no run can go on by its rows. Raises
+    InvariantViolated.
     """
     known = {operation.name: operation.strategy for operation in operations}
     roots: dict[str, None] = {}
@@ -77,7 +79,7 @@ def _problems(scopes: StoredScopes) -> Iterable[str]:
     hierarchy = scopes.hierarchy()
     for run in scopes.runs.values():
         if run.is_call:
-            continue  # It has no rows of its own.
+            continue  # The run has no rows of its own.
         state, status = state_of(hierarchy.own(run.lineage)), Status(scopes.statuses[run.id])
         if status not in _STATUSES[state]:
             yield f"run {run.id!r} of {run.handler!r} is {status}, but by its rows {state}"

@@ -1,9 +1,10 @@
-"""Yield points: places on an op's way where a test can stop it, to have two that race meet in either order.
+"""Yield points: places where a test can stop an op, so that two racing ops meet in a chosen order.
 
-An op comes by four of them, named after it: "send.submit" before it is queued, "send.before_commit" when its batch is
-decided, "send.committed" before anybody is told, "send.done" when its effects have begun. Likewise start, advance (a
-run went on), due (a timer among events), cancel, expire, wake, release and all others of `perdure.kernel.ops`. The
-batch comes by one more, "batch.take", before its ops are taken from the queue: what is queued meanwhile is in it too.
+An op passes four points, named after it: "send.submit" before it is queued, "send.before_commit" when its batch is
+decided, "send.committed" before any reply, "send.done" when its effects have begun. The same holds for start, advance
+(a run went on), due (a timer among events), cancel, expire, wake, release and all other ops of `perdure.kernel.ops`.
+The batch passes one more point, "batch.take", before its ops are taken from the queue: ops that are queued meanwhile
+are in the batch too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from perdure.values.arguments import checked
 
 
 class Held:
-    """A point at which whoever comes by has to wait."""
+    """A point at which ops have to wait."""
 
     def __init__(self, point: str, run: str | None) -> None:
         self.point = point
@@ -28,7 +29,7 @@ class Held:
         self._release = asyncio.Event()
 
     async def reached(self) -> None:
-        """Wait until somebody is there."""
+        """Wait until an op has reached the point."""
         await self._arrival.wait()
 
     @property
@@ -36,7 +37,7 @@ class Held:
         return self._arrival.is_set()
 
     def release(self) -> None:
-        """Let whoever is there go on, and whoever comes later pass. Idempotent."""
+        """Let the waiting op go on, and let later ops pass. Idempotent."""
         self._release.set()
 
     def arrive(self) -> None:
@@ -51,7 +52,7 @@ class Held:
 
 @checked
 class YieldPoints:
-    """Given to an engine as its `probe`, it knows every point that ops came by, and stops them where it is told to.
+    """Stops ops at chosen points, and records every point that they passed. Give it to an engine as its `probe`.
 
         points = YieldPoints()
         async with Environment([checkout], autojump_s=None, probe=points) as env:
@@ -63,9 +64,9 @@ class YieldPoints:
             assert await sending == Delivered(("o-17",))
             assert await cancelling
 
-    While a batch is stopped nothing else is committed, so the test must not wait for anything that has to be. Ops that
-    the engine owes itself (advance, due, wake, release) are seen at ".submit" but do not stop there. Virtual time
-    stands still at a point only in an Environment with `autojump_s=None`.
+    While a batch is stopped, nothing else is committed, so the test must not wait for another commit. The engine's own
+    ops (advance, due, wake, release) are recorded at ".submit" but do not stop there. Virtual time stands still at a
+    point only in an Environment with `autojump_s=None`.
     """
 
     def __init__(self) -> None:
@@ -85,13 +86,13 @@ class YieldPoints:
             held.release()
 
     async def passed(self, point: str, *, run: str | None = None) -> None:
-        """Wait until an op comes by this point, from now on."""
+        """Wait until an op passes this point, from now on."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._awaited.append((point, run, future))
         await future
 
     def reached(self, point: str, run_id: str) -> Awaitable[object] | None:
-        """Called by the engine: what is returned is to be awaited before the op goes on, where that is possible."""
+        """Called by the engine. The engine awaits what it returns before the op goes on, where that is possible."""
         self.seen.append((point, run_id))
         for awaited in list(self._awaited):
             name, run, future = awaited

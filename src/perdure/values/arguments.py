@@ -1,14 +1,14 @@
-"""Checks of arguments against their annotations, at run time: not everybody runs a type checker.
+"""Check arguments against their annotations at run time, since not everybody runs a type checker.
 
 `@checked` on a function, or on a class for all its public methods and its constructor, refuses an argument of a wrong
-type before the first line of the body runs. So nothing is half done, and no TypeError, AttributeError or error of a
-driver comes from somewhere inside. The annotations are the only description: a new method is covered by being there.
+type before the first line of the body runs. So no work is half done, and callers never see a TypeError, an
+AttributeError or a driver's error from inside. The check uses only the annotations, so a new method is covered at once.
 
-What annotations do not say (how long a text may be, which span is too short) is for the function itself to check.
+The function itself checks what annotations do not say: how long a text may be, which duration is too short.
 
-Every public parameter that is a duration is a `Duration`: a timedelta, or a number of seconds. What is negative, not
-finite, or longer than a timedelta can be is refused. A parameter whose name ends in `_s` is a number of seconds. A
-deadline may also be a datetime with a time zone, which may have passed.
+Every public parameter that is a duration is a `Duration`: a timedelta, or a number of seconds. A duration that is
+negative, not finite, or too long for a timedelta is refused. A parameter whose name ends in `_s` is a number of
+seconds. A deadline may also be a datetime with a time zone, which may be in the past.
 """
 
 from __future__ import annotations
@@ -51,11 +51,10 @@ Duration: TypeAlias = Annotated[timedelta | float, IS_DURATION]
 
 
 def shown(value: object) -> str:
-    """The beginning of a value's repr, for messages.
+    """Return the beginning of a value's repr, for messages.
 
-    It never raises: a repr may be anybody's code, and a number may have too many digits to be written. It takes little
-    time and memory however large a text, a list or an object is, since only the beginning is written at all.
-    """
+    It never raises, although a repr may be a user's code and a number may have too many digits to print. It takes
+    little time and memory even for a large value, since it formats only the beginning."""
     try:
         text = _beginning(value, _SHOWN_MAX_CHARS + 1, 0)
     except Exception:  # noqa: BLE001 - the message is about something else
@@ -64,8 +63,8 @@ def shown(value: object) -> str:
 
 
 def _beginning(value: Any, chars: int, depth: int) -> str:
-    """At least so many characters of a repr, if it has them. Only builtin types are cut: others have a repr of their
-    own, which may say anything."""
+    """Return at least so many characters of a repr, if it has them. Only builtin types are cut, since other types
+    define their own repr."""
     kind = type(value)
     if kind in (str, bytes):
         return repr(value[:chars])
@@ -95,8 +94,9 @@ def check_storable(text: str, place: str, chars_max: int = 500) -> None:
 
 
 class Form:
-    """What an annotation allows: a test (`allows`) and words for the message (`words`). For lists, mappings and unions
-    `parts` yields the parts of a value, each with its place and its own form, so that a message names the wrong one."""
+    """What an annotation allows: a test (`allows`) and a text for the message (`words`). For lists, mappings and unions
+    `parts` yields the parts of a value, each with its place and its own form, so that a message can name the wrong
+    part."""
 
     __slots__ = ("allows", "parts", "surely", "words")
 
@@ -113,7 +113,7 @@ class Form:
         self.surely = surely  # types of which every value is allowed, so that most arguments need no test
 
     def wrong(self, value: Any, place: str) -> str:
-        """Say what is wrong with a value that is not allowed."""
+        """Return a text that says what is wrong with a value that is not allowed."""
         for where, part, form in self.parts(value) if self.parts is not None else ():
             if not form.allows(part):
                 return form.wrong(part, f"{place}{where}")
@@ -147,8 +147,8 @@ _DURATION: Final = Form("a duration (a timedelta or a number of seconds, finite 
 def span_of(
     duration: object, what: str, *, error: type[Misuse] = InvalidArguments, positive: bool = False
 ) -> timedelta:
-    """A duration as a timedelta. Raises the error, which names `what` was given, unless it is a duration; with
-    `positive`, unless it is longer than nothing."""
+    """Return a duration as a timedelta. If it is not a duration, raise `error`, which names the parameter as `what`.
+    With `positive` it must be longer than 0."""
     if not _DURATION.allows(duration):
         raise error(_DURATION.wrong(duration, what))
     found = duration if isinstance(duration, timedelta) else timedelta(seconds=typing.cast(float, duration))
@@ -171,7 +171,7 @@ _PLAIN: Final[dict[Any, Form]] = {
 
 
 def form_of(hint: Any) -> Form | None:
-    """What an annotation allows; None if it allows everything, or says nothing that can be tested."""
+    """Return what an annotation allows; None if it allows everything or cannot be tested."""
     if hint in _UNHINTED or isinstance(hint, (TypeVar, str, typing.ForwardRef)):
         return None
     if hint is None:
@@ -230,7 +230,7 @@ def _literal(values: tuple[Any, ...]) -> Form:
 
 def _generic(origin: Any, hints: tuple[Any, ...]) -> Form | None:
     if origin is type:
-        # `type[T]` also stands for what is no class, such as `list[int]` or `int | None`.
+        # `type[T]` is also used for things that are not classes, such as `list[int]` or `int | None`.
         return Form("a type", lambda value: isinstance(value, type) or typing.get_origin(value) is not None)
     if origin is collections.abc.Callable:
         return Form("a function", callable)
@@ -258,7 +258,7 @@ _MANY: Final = {
 
 
 def _many(origin: Any, hints: tuple[Any, ...]) -> Form:
-    """Several values. A text is no list of its characters here, though Python has it so."""
+    """Return the form of a collection. A text does not count as a list of its characters."""
     each = form_of(hints[0]) if hints else None
 
     def is_many(value: Any) -> bool:
@@ -268,7 +268,7 @@ def _many(origin: Any, hints: tuple[Any, ...]) -> Form:
         return Form(_MANY[origin], is_many)
 
     def allows(value: Any) -> bool:
-        # A generator can be read only once, so what it gives is checked where it is read.
+        # A generator can be read only once, so its items are checked where they are read.
         return is_many(value) and (not isinstance(value, Collection) or all(map(each.allows, value)))
 
     def parts(value: Any) -> Iterator[tuple[str, Any, Form]]:
@@ -306,8 +306,8 @@ def _tuple(hints: tuple[Any, ...]) -> Form:
 
 
 def _protocol(hint: Any) -> Form:
-    """An object that has the protocol's methods. Attributes that are only annotated are not checked: they may be set
-    later."""
+    """Return the form of an object with the protocol's methods. Attributes that are only annotated are not checked,
+    since they may be set later."""
     names = {
         name
         for base in hint.__mro__
@@ -337,8 +337,8 @@ def _listed(words: list[str]) -> str:
 
 
 def _showable(form: Form) -> Form:
-    """A form for parameters that the function checks itself: it refuses only values whose repr fails, since the
-    function could not show them in its message."""
+    """Return the form of a parameter that the function checks itself. It refuses only values whose repr fails, since
+    the function could not show them in its message."""
     return Form(form.words, lambda value: form.allows(value) or _can_be_shown(value), surely=form.surely)
 
 
@@ -351,7 +351,7 @@ def _can_be_shown(value: object) -> bool:
 
 
 class Checker:
-    """The checks of one function. They are made when it is first called: by then all that annotations name exists."""
+    """The checks of one function. They are made at its first call, when all names in the annotations exist."""
 
     def __init__(self, function: Callable[..., Any], error: type[Misuse], own: Collection[str]) -> None:
         self._function = function
@@ -406,8 +406,8 @@ class Checker:
 
 
 class _Names(dict[str, Any]):
-    """The names that an annotation may use. A name that the module imports for type checkers only stands for any class
-    of Perdure's that has this name (see `_late`)."""
+    """The names that an annotation may use. A name that the module imports only for type checkers stands for any of
+    Perdure's classes with this name (see `_late`)."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         super().__init__({**vars(builtins), **names})
@@ -418,7 +418,7 @@ class _Names(dict[str, Any]):
 
 
 def hint_of(function: Callable[..., Any], annotation: Any) -> Any:
-    """What an annotation of a function means."""
+    """Return the type that a function's annotation names."""
     return _meaning(annotation, function.__globals__)
 
 
@@ -427,9 +427,9 @@ def _meaning(annotation: Any, names: Mapping[str, Any]) -> Any:
 
 
 def check_fields(made: object, *, positive: bool = False) -> None:
-    """Raise InvalidArguments for the first field of a value that is of a wrong type. A class that users make values of
-    calls this in `__post_init__`: msgspec checks what it decodes, and not what a constructor is given. With `positive`
-    numbers have to be more than 0."""
+    """Raise InvalidArguments for the first field of a value that has a wrong type. A class that users construct calls
+    this in `__post_init__`, since msgspec checks what it decodes but not a constructor's arguments. With `positive`,
+    numbers must be greater than 0."""
     for name, form in _fields_of(type(made)):
         value = getattr(made, name)
         if not form.allows(value):
@@ -500,9 +500,9 @@ def checked(
     constructor: bool = True,
     own: Collection[str] = (),
 ) -> Any:
-    """Have the arguments of a function checked; of a class, those of its public methods, and those of its `constructor`
-    unless only Perdure itself makes such objects. Parameters of `own` are left to the function, which can say better
-    what to do instead."""
+    """Check the arguments of a function, or those of all public methods of a class and of its `constructor`. Use
+    `constructor=False` if only Perdure makes such objects. The function checks the parameters in `own` itself, since it
+    can say better what to do instead."""
     if what is None:
         return functools.partial(_checked, error=error, constructor=constructor, own=own)
     return _checked(what, error=error, constructor=constructor, own=own)
@@ -523,18 +523,18 @@ def _checked(what: Any, *, error: type[Misuse], constructor: bool, own: Collecti
 
 
 def own_checks(function: object) -> frozenset[str] | None:
-    """The parameters that a checked function checks itself; None if its arguments are not checked."""
+    """Return the parameters that a checked function checks itself; None if its arguments are not checked."""
     return getattr(function, "__perdure_checked__", None)
 
 
 def is_check(frame: types.FrameType) -> bool:
-    """Whether a frame is that of a check, and not of the function that is called through it."""
+    """Whether a frame belongs to a check, not to the function that the check calls."""
     return frame.f_globals.get("__name__") == __name__
 
 
 def calling_frame(depth: int) -> types.FrameType:
-    """The frame that many calls above the caller's own, as `sys._getframe(depth)` there; calls of checks do not
-    count."""
+    """Return the frame `depth` calls above the caller, as `sys._getframe(depth)` does, without counting frames of
+    checks."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while depth and frame.f_back is not None:
         frame = frame.f_back

@@ -1,8 +1,8 @@
-"""One form for equal values: what decides whether two requests with one id or key ask for the same.
+"""One form for equal values. It decides whether two requests with the same id or key ask for the same.
 
-Sets are sorted, keys of objects too, a number that is whole is an integer however it was written, and a time with a
-zone is in UTC. All of it is on the level of JSON, so that a value and its JSON text, read without its type, have the
-same form; but a text that is read without its type is no time.
+Sets and the keys of objects are sorted, a whole number is an integer however it was written, and a time with a zone is
+in UTC. All of this works on JSON, so a value has the same form as its JSON text that is read without its type. Times
+are the exception: without its type, a time is just a text.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import msgspec
 
 from perdure.values.json import encode_value
 
-_WHOLE_MAX = 2**53  # Beyond, a float does not tell one integer from the next.
+_WHOLE_MAX = 2**53  # Beyond this, a float cannot represent every integer.
 
 
 def canonical(value: Any, *, numbers: bool = True) -> bytes:
-    """The value's JSON in its one form. Without `numbers`, numbers and times stay as they are written."""
+    """Return the canonical JSON of the value. Without `numbers`, numbers and times stay as they are written."""
     return msgspec.json.encode(_plain(value, _Form(numbers, numbers)), order="sorted")
 
 
 def plain(value: Any) -> Any:
-    """The value in JSON's own types, with sets sorted, for what has no type to be read by. Raises nothing: what has no
-    JSON form stays as it is."""
+    """Return the value in JSON's own types, with sets sorted, for readers that have no type for it. Raises nothing: a
+    value without a JSON form is returned unchanged."""
     try:
         return _plain(value, _Form(False, False))
     except Exception:  # noqa: BLE001 - users' classes may raise anything
@@ -36,13 +36,14 @@ def plain(value: Any) -> Any:
 
 
 def digest(value: Any, *, instants: bool = True) -> str:
-    """The canonical form, in short. Without `instants`, times stay as they are written, as in earlier versions."""
+    """Return a hash of the canonical form. Without `instants`, times stay as they are written, as in earlier
+    versions."""
     form = msgspec.json.encode(_plain(value, _Form(True, instants)), order="sorted")
     return hashlib.sha256(form).hexdigest()[:32]
 
 
 def number_text(number: float) -> str:
-    """A float as JSON, as an integer if it is one."""
+    """Return a float as JSON; a whole number is written as an integer."""
     return msgspec.json.encode(_whole(number)).decode()
 
 
@@ -51,7 +52,7 @@ def _whole(number: float) -> float:
 
 
 class _Form(NamedTuple):
-    """What is brought into one form beside the order."""
+    """What is made equal, beside the order: numbers, and times in different zones."""
 
     numbers: bool
     instants: bool
@@ -82,7 +83,7 @@ def _plain(value: Any, form: _Form) -> Any:
 def _in_utc(time: datetime) -> datetime:
     try:
         return time.astimezone(UTC)
-    except OverflowError:  # Within a day of the first or the last time that there is.
+    except OverflowError:  # Within a day of the earliest or the latest datetime.
         return time
 
 
@@ -96,7 +97,7 @@ def _key(key: Any, form: _Form) -> str:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """The fields of an object by the names that they have in JSON."""
+    """Return the fields of an object by their names in JSON."""
     if isinstance(value, msgspec.Struct):
         return {field.encode_name: getattr(value, field.name) for field in msgspec.structs.fields(value)}
     if dataclasses.is_dataclass(value):

@@ -1,5 +1,5 @@
-"""Checks of what callers give to be stored, or to be looked for: ids, tags, remarks, limits, times. Each names the
-argument. What gets past them, every store and every driver can take."""
+"""Checks of callers' arguments: ids, tags, reasons, limits, times. Each error names the argument. Every store and every
+driver can take the values that pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 def checked_text(text: object, what: str, chars_max: int = _TEXT_MAX_CHARS) -> str:
-    """Text that every store can hold as a key. Raises InvalidArguments."""
+    """Return a text that every store can hold as a key. Raises InvalidArguments."""
     if not isinstance(text, str) or not 0 < len(text) <= chars_max:
         raise InvalidArguments(f"{what} is a text of 1 to {chars_max} characters, not {shown(text)}")
     if UNSTORABLE_TEXT.search(text) is not None:
@@ -27,7 +27,7 @@ def checked_text(text: object, what: str, chars_max: int = _TEXT_MAX_CHARS) -> s
 
 
 def checked_remark(reason: str, actor: str) -> None:
-    """Raises InvalidArguments."""
+    """Check the reason and the actor of a change. Raises InvalidArguments."""
     checked_text(actor, "an actor")
     if reason:
         checked_text(reason, "a reason", _REASON_MAX_CHARS)
@@ -43,19 +43,19 @@ def checked_tags(tags: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def checked_option(text: object, what: str) -> str | None:
-    """Text that may be left out. Raises InvalidArguments."""
+    """Return a text, or None if it was left out. Raises InvalidArguments."""
     return None if text is None else checked_text(text, what)
 
 
 def checked_limit(limit: object, limit_max: int = 1_000, what: str = "limit") -> int:
-    """How many to give. Raises InvalidArguments."""
+    """Return the number of items that a caller asks for. Raises InvalidArguments."""
     if type(limit) is not int or not 1 <= limit <= limit_max:
         raise InvalidArguments(f"{what} is between 1 and {limit_max}, not {shown(limit)}")
     return limit
 
 
 def checked_number(number: object, what: str) -> int:
-    """A number of at most 64 bits. Raises InvalidArguments."""
+    """Return a whole number of at most 64 bits. Raises InvalidArguments."""
     if type(number) is not int or not -_INT64_MAX <= number <= _INT64_MAX:
         raise InvalidArguments(f"{what} is a whole number of at most 64 bits, not {shown(number)}")
     return number
@@ -74,14 +74,14 @@ def checked_flag(flag: object, what: str) -> bool:
 
 
 def checked_texts(texts: object, what: str, one: str = "") -> list[str]:
-    """Several ids or names, each of which is called `one`. Raises InvalidArguments."""
+    """Return a list of ids or names. Errors call each of them `one`. Raises InvalidArguments."""
     if isinstance(texts, str) or not isinstance(texts, Sequence):
         raise InvalidArguments(f"{what} is a list of texts, not {shown(texts)}")
     return [checked_text(text, one or f"each of {what}") for text in texts]
 
 
 def checked_time(time: object, what: str) -> int | None:
-    """A time as microseconds since the epoch; it may be left out. Raises InvalidArguments, Misuse."""
+    """Return a time as microseconds since the epoch, or None if it was left out. Raises InvalidArguments."""
     if time is None:
         return None
     if not isinstance(time, datetime):

@@ -1,8 +1,8 @@
-"""Digests of arguments: they tell whether replayed code calls something with the arguments that it was called with.
+"""Digests of arguments. A replay compares them to notice code that calls a step or a child with other arguments.
 
-A digest is over the arguments as the call gives them, without defaults, in their order: a parameter that is renamed, or
-added with a default, changes nothing. Sets and keys are sorted, so that it is the same in every process. It is a
-checksum, since it has to notice changes that nobody hides: nobody who can write a journal needs to.
+A digest covers the arguments that the call gives, in their order, without defaults. So a parameter may be renamed, or
+added with a default. Sets and keys are sorted, so the digest is the same in every process. A checksum is enough: an
+attacker who can write to a journal can also write results, and has no need to forge a digest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from perdure.values.canonical import canonical
 from perdure.values.json import Signature, python_form
 
-# What is larger is not looked at byte by byte: a replay would take long for it.
+# The digest of larger arguments is LARGE: to encode them would make replays slow.
 BYTES_MAX: Final = 1024
 SURELY_LARGE_CHARS: Final = 2 * BYTES_MAX  # of JSON, in which parameters have names
 LARGE: Final = "large"
@@ -25,7 +25,8 @@ _encode: Final = msgspec.json.Encoder(enc_hook=python_form, order="deterministic
 
 
 def digest_of(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The arguments in eight digits; LARGE if they are. Empty, which is equal to all, if they have no JSON form."""
+    """Return the digest of the arguments: eight digits, LARGE if they are large, or empty if they have no JSON form. An
+    empty digest is equal to every other."""
     for value in args:
         if type(value) is str and len(value) > BYTES_MAX:
             return LARGE
@@ -46,7 +47,7 @@ def digest_of(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any
 def _by_place(
     names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same arguments, given by place as far as they can be."""
+    """Return the same arguments, as many of them as possible by place instead of by name."""
     found, rest = list(args), dict(kwargs)
     for name in names[len(args) :]:
         if name not in rest:
@@ -56,5 +57,5 @@ def _by_place(
 
 
 def is_other(stored: str | None, now: str | None) -> bool:
-    """Whether both are known, and of other arguments."""
+    """Whether both digests are known and differ."""
     return bool(stored and now) and stored != now

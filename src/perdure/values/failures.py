@@ -1,6 +1,6 @@
 """Exceptions as data and back. A workflow always gets the rebuilt exception, the first time as in every replay.
 
-What is stored of one failure is bounded, its causes and the members of a group included: see the limits below.
+The stored form of a failure is bounded, including its causes and the members of a group: see the limits below.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from perdure.errors import MaxRetriesExceeded, NonRetryable, StepFailed
-from perdure.kernel.records import Attempt, Failure
+from perdure.kernel.failures import Attempt, Failure
 from perdure.values.replicas import (
     NO_FORM,
     attributes_of,
@@ -36,7 +36,7 @@ _WHERE = "_perdure_where"
 
 
 class _Room:
-    """How much may still be stored of one failure. Once it is used up, only beginnings of messages are."""
+    """How much may still be stored of one failure. Once it is used up, only the beginnings of messages are stored."""
 
     def __init__(self) -> None:
         self._left = FAILURE_MAX_CHARS
@@ -60,7 +60,7 @@ class _Room:
 
 
 def to_failure(error: BaseException, *, entry: int | None = None, history: Sequence[Attempt] = ()) -> Failure:
-    """The exception as data. Never raises: what has no JSON form, or is too large, is left out."""
+    """Return the exception as data. Never raises: parts that have no JSON form, or are too large, are left out."""
     if (sent := _sent(error)) is not None:
         return msgspec.structs.replace(sent, entry=entry, history=list(history), where=where_of(error))
     failure = _to_failure(error, _Room(), 0)
@@ -97,7 +97,7 @@ def _cause(error: BaseException) -> BaseException | None:
 
 
 def _data(error: BaseException, room: _Room) -> tuple[list[Any] | None, dict[str, Any], dict[str, Any], bool]:
-    """Arguments, attributes, what C keeps; and whether that is not all."""
+    """Return the exception's arguments, its attributes, what C keeps, and whether something had to be left out."""
     given = [error.message] if isinstance(error, BaseExceptionGroup) else list(error.args)
     args = encoded(given)
     if args is NO_FORM or not room.has(args):
@@ -127,10 +127,10 @@ def _stored(values: Mapping[str, Any], room: _Room) -> tuple[dict[str, Any], boo
 
 
 def rebuild(failure: Failure, *, run_id: str, position: str = "", seq: int | None = None) -> Exception:
-    """The exception again, of its own class or of one derived from that and StepFailed; StepFailed itself if this
-    process has not imported its class.
+    """Rebuild the exception: as its own class, or as a class derived from it and StepFailed; as StepFailed itself if
+    this process has not imported its class.
 
-    After several attempts its cause is a MaxRetriesExceeded that tells of each, and whose cause is the exception's own.
+    After several attempts its cause is a MaxRetriesExceeded with the history. The cause of that is the exception's own.
     """
     members = [rebuild(one, run_id=run_id) for one in failure.members]
     error = replica(failure, members, message_of, run_id=run_id, position=position)
@@ -164,13 +164,13 @@ class _Unrepeatable(StepFailed, NonRetryable): ...
 
 
 def receive(failure: Failure, *, run_id: str, position: str, is_final: bool = False) -> BaseException:
-    """The exception that another process sent, rebuilt. As data it is again what was sent, with the stack of there.
+    """Rebuild an exception that another process sent. Its stored form is what was sent, with the stack of that process.
 
-    `is_final`: it was none that a retry policy is asked about, such as SystemExit.
+    `is_final`: no retry policy applies to it, as with SystemExit.
     """
     rebuilt = rebuild(failure, run_id=run_id, position=position)
     error = _Unrepeatable(failure.message) if is_final else rebuilt
-    error.__dict__[_SENT] = failure  # Past a __setattr__ that refuses.
+    error.__dict__[_SENT] = failure  # Bypass a __setattr__ that refuses changes.
     return error
 
 
@@ -185,13 +185,13 @@ def locate(error: BaseException, where: str) -> None:
 
 
 def where_of(error: BaseException) -> str:
-    """Where it happened, if that was remembered."""
+    """Return where the exception happened, if `locate` noted it."""
     where: str = error.__dict__.get(_WHERE, "")
     return where
 
 
 def is_marked(error: BaseException) -> bool:
-    """Whether the exception came out of the journal, and not out of the code that runs."""
+    """Whether the exception came from the journal, not from the code that runs now."""
     return _MARK in error.__dict__
 
 
@@ -201,11 +201,11 @@ def _sent(error: BaseException) -> Failure | None:
 
 
 def entry_of(error: BaseException, elapsed: int = 0) -> int | None:
-    """The earliest journal entry that this exception is the failure of; if of none, then of what it came from. A
-    TimeoutError that tells nothing is that of the entry by which the last timeout was over (`elapsed`).
+    """Return the earliest journal entry that caused this exception: its own entry, or else that of its causes. A bare
+    TimeoutError belongs to the entry at which the last timeout had passed (`elapsed`).
 
-    A failure that was dealt with before this one (its context, when it is itself a step's) is not looked at: a retry
-    must not repeat what the workflow had come to terms with.
+    If the exception is a step's own failure, its context is ignored: the workflow had already handled that earlier
+    failure, and a retry must not repeat it.
     """
     return min(_marks(error, set(), elapsed), default=None)
 
@@ -231,13 +231,13 @@ def type_name(cls: type) -> str:
 
 
 def brief(error: BaseException) -> tuple[str, str]:
-    """The name of the exception's class and what it says: in the process that it came from, if that was another one."""
+    """Return the exception's class name and message, as they were in the process that raised it."""
     sent = _sent(error)
     return (type_name(type(error)), message_of(error)) if sent is None else (sent.type, sent.message)
 
 
 def message_of(error: BaseException) -> str:
-    """What the exception says; never raises, and can be stored."""
+    """Return the exception's message as a text that can be stored. Never raises."""
     try:
         return str(error).encode(errors="backslashreplace").decode()
     except Exception:  # noqa: BLE001 - users' classes may raise anything
@@ -253,7 +253,7 @@ def _stack(error: BaseException) -> str:
 
 
 def _cut(text: str, chars_max: int) -> str:
-    """The text, without its middle if it is too long."""
+    """Return the text, without its middle if it is too long."""
     if len(text) <= chars_max:
         return text
     half = chars_max // 2

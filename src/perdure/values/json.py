@@ -9,6 +9,7 @@ import dataclasses
 import inspect
 import math
 import re
+import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -20,17 +21,20 @@ from msgspec.structs import astuple
 from perdure.errors import InvalidArguments, InvalidDefinition, UnstorableValue
 from perdure.values.arguments import calling_frame
 from perdure.values.patterns import Searches
+from perdure.values.type_patterns import check_patterns
 
 PAYLOAD_MAX_BYTES = 2 * 1024 * 1024
+ANY_SIZE: Final = sys.maxsize  # bounded elsewhere
 _LONG_NUMBER_DIGITS = 300
-_LONG_NUMBER = re.compile("(?<![0-9])[0-9]{300}")  # Only from where digits begin: else each of them is looked at often.
+_LONG_NUMBER = re.compile("(?<![0-9])[0-9]{300}")  # only from a number's first digit on
 UNSTORABLE_TEXT = re.compile("[\0\ud800-\udfff]")  # in keys and names: NUL and lone surrogates
 _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _IMMUTABLE = frozenset({str, int, float, bool, type(None), bytes})
 
 
 def to_text(value: Any, what: str, payload_max: int = PAYLOAD_MAX_BYTES) -> str:
-    """The value as JSON text. Raises UnstorableValue, naming the type and the path, if it has none or is too large."""
+    """Return the value as JSON text. Raises UnstorableValue, which names the type and the path, if that is
+    impossible."""
     try:
         data = _ENCODER.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
@@ -42,7 +46,7 @@ def to_text(value: Any, what: str, payload_max: int = PAYLOAD_MAX_BYTES) -> str:
             "store it elsewhere and pass a reference, or raise payload_bytes_max"
         )
     text = data.decode()
-    # NaN and infinity become null without a word, so a null is looked at twice.
+    # msgspec silently writes NaN and infinity as null, so check each value that contains a null.
     suspicious = ("null" in text and not _is_finite(value)) or (
         size >= _LONG_NUMBER_DIGITS and _LONG_NUMBER.search(text) is not None
     )
@@ -52,8 +56,8 @@ def to_text(value: Any, what: str, payload_max: int = PAYLOAD_MAX_BYTES) -> str:
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether no NaN or infinity is in the value: found by what is fast, told by what is not."""
-    import json  # Hardly ever needed, and not at once.
+    """Whether the value contains no NaN or infinity: a fast check first, an exact one if needed."""
+    import json  # Rarely needed, so it is imported late.
 
     try:
         json.dumps(msgspec.to_builtins(value, str_keys=True, enc_hook=python_form), allow_nan=False)
@@ -63,7 +67,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def python_form(value: Any) -> Any:
-    """What stands for an object that msgspec does not know, with sets as sets."""
+    """Return a Python form of an object that msgspec does not know. Sets stay sets."""
     dump = getattr(value, "model_dump", None)  # A pydantic model, without importing pydantic.
     if dump is not None:
         return dump()
@@ -81,7 +85,7 @@ _SEARCH_STEPS_MAX: Final = 200_000  # of all patterns in one value: about 30 ms
 
 
 class _Hook:
-    """Reads what msgspec does not know. The texts of one reading share a budget for their patterns."""
+    """Decodes types that msgspec does not know. All texts of one value share a budget for their patterns."""
 
     __slots__ = ("searches",)
 
@@ -105,7 +109,7 @@ _ENCODER = msgspec.json.Encoder(enc_hook=_encode_hook)
 
 
 def encode_value(value: Any) -> bytes:
-    """The value as JSON, unchecked."""
+    """Return the value as JSON, unchecked."""
     return _ENCODER.encode(value)
 
 
@@ -121,9 +125,10 @@ class Reader:
             self._decode = msgspec.json.Decoder(wanted, dec_hook=self._hook).decode
         except TypeError as error:
             raise InvalidDefinition(f"{what} has an annotation that cannot be stored: {error}") from error
+        check_patterns(wanted, what)
 
     def read(self, text: str, what: str) -> Any:
-        """The value. Raises UnstorableValue, with the path, if the text does not fit the type."""
+        """Return the decoded value. Raises UnstorableValue, with the path, if the text does not fit the type."""
         self._hook.searches = None
         try:
             return self._decode(text)
@@ -134,7 +139,7 @@ class Reader:
 class Signature:
     """A function's parameters and result: checks calls, writes arguments as JSON, reads them back."""
 
-    tells_staged = False  # Whether results say what the step has staged.
+    tells_staged = False  # Whether results include what the step has staged.
 
     def __init__(self, function: Callable[..., Any], what: str, local_names: Mapping[str, Any]) -> None:
         self.what = what
@@ -161,7 +166,7 @@ class Signature:
             self._bind(args, kwargs)
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The given arguments by parameter name."""
+        """Return the given arguments by parameter name."""
         if not kwargs and self.least <= len(args) <= self.most:
             return dict(zip(self._names, args, strict=False))
         try:
@@ -170,16 +175,16 @@ class Signature:
             raise InvalidArguments(f"{self.what}{self._signature}: {error}") from None
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments by name. Raises InvalidArguments."""
+        """Return the arguments by name. Raises InvalidArguments."""
         return dict(self._bind(args, kwargs))
 
     def complete(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments by name, with the defaults of those that were left out."""
+        """Return the arguments by name, with the defaults of those that were left out."""
         defaults = {p.name: p.default for p in self._parameters if p.default is not p.empty}
         return {**defaults, **arguments}
 
     def write(self, args: tuple[Any, ...], kwargs: dict[str, Any], payload_max: int) -> str:
-        """The arguments by name, as a JSON object, checked against the annotations."""
+        """Return the arguments by name as a JSON object, checked against the annotations."""
         text = to_text(self._bind(args, kwargs), self.about_input, payload_max)
         try:
             self.read(text)
@@ -188,7 +193,7 @@ class Signature:
         return text
 
     def read(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments to call the function with. Raises UnstorableValue if the text does not fit it any more."""
+        """Return the arguments for a call. Raises UnstorableValue if the text no longer fits the function."""
         given = self._resolve()[1].read(text, self.about_input)
         if self.most >= 0:
             values = astuple(given)
@@ -215,8 +220,8 @@ class Signature:
         return args, kwargs
 
     def copy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], int]:
-        """The arguments as they are now: what the callee does to them, or the caller does next, no longer matters.
-        And how many characters they take as JSON, if that is known: 0 if nobody can change them anyway.
+        """Return a copy of the arguments, so that later changes by the caller or the callee have no effect, and the
+        length of their JSON. The length is 0 if the arguments are immutable and need no copy.
 
         Raises InvalidDefinition if the annotations make no sense, before the callee has done anything.
         """
@@ -236,7 +241,7 @@ class Signature:
         return self._resolve()[0]
 
     def _resolve(self) -> tuple[Reader, Reader]:
-        """Annotations may name what is defined further down in the module, so they are looked up at first use."""
+        """Resolve the annotations at first use, since they may name what is defined further down in the module."""
         if self._readers is None:
             hints = _type_hints(self._function, self.what, self._local_names)
             fields: list[tuple[str, Any, Any]] = []
@@ -268,18 +273,18 @@ def _type_hints(function: Callable[..., Any], what: str, local_names: Mapping[st
 
 def _result_type(hints: Mapping[str, Any]) -> Any:
     wanted = hints.get("return", Any)
-    return Any if wanted in (typing.NoReturn, typing.Never) else wanted  # What never returns needs no form.
+    return Any if wanted in (typing.NoReturn, typing.Never) else wanted  # needs no result type
 
 
 def local_names(function: Callable[..., Any], depth: int) -> Mapping[str, Any]:
-    """For a function defined inside another one: what its annotations may name there."""
+    """Return the local names that the annotations of a nested function may use."""
     if "<locals>" not in function.__qualname__:
         return {}
     return dict(calling_frame(depth + 1).f_locals)
 
 
 def _culprit(value: Any, path: str = "$", depth: int = 0) -> str | None:
-    """What in the value cannot be stored, and where; None if nothing is found."""
+    """Return what in the value cannot be stored, and where; None if nothing is found."""
     if isinstance(value, float) and not math.isfinite(value):
         return f"{value} at {path} is not a number that JSON has"
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 1024:

@@ -1,4 +1,4 @@
-"""The bounds of an engine or a client: how much of everything, and for how long."""
+"""The limits of an engine or a client: how many, how large, and for how long."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _TOO_MUCH: Final = "%s is more than any machine has"
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """The bounds of an engine or a client. A client uses those of the store and of events.
+    """The limits of an engine or a client. A client uses those of the store and of events.
 
     Runs: an engine keeps at most `live_runs_max` suspended runs in memory and replays the others on demand. A workflow
     that runs `callbacks_max` callbacks without waiting for anything is held. A run whose process died `recoveries_max`
     times while it executed is held as poison. Hierarchies of operations have at most `hierarchy_levels_max` levels.
 
     Steps: at most `steps_max` run at once, plain functions in `threads_max` threads, those with `process=True` in
-    `processes_max` processes (as many as there are processors). At shutdown they have `grace_s` to end. A step that
-    blocks the event loop for `blocked_warn_s` is named in the log.
+    `processes_max` processes (by default as many as there are processors). At shutdown they have `grace_s` to end. If a
+    step blocks the event loop for `blocked_warn_s`, a warning names it.
 
     Values: an input, a result or an event takes at most `payload_bytes_max` bytes as JSON. An event is kept for
     `event_retention` unless its class says otherwise, and `events_pending_max` of one name may wait to be read.
 
-    The store: after `patience_s` without an answer, callers get StoreUnavailable. An engine whose store is unfit
-    (StoreMisconfigured) starts over: it drops its runs, and registers anew after a pause that doubles from
-    `restart_first_s` to `restart_max_s`. It stops for good at the next failure after `restarts_max` of them, unless it
-    was well for `restart_forget_s` in between. A commit that failed is sent again after `resend_first_s`, then ever
-    more rarely, up to every `resend_max_s`.
+    The store: after `patience_s` without an answer, callers get StoreUnavailable. An engine whose store cannot be used
+    (StoreMisconfigured) starts over: it drops its runs, and registers again after a pause that doubles from
+    `restart_first_s` to `restart_max_s`. After `restarts_max` restarts the next failure stops it for good, unless it
+    worked for `restart_forget_s` in between. A failed commit is resent after `resend_first_s`, then after pauses that
+    grow to `resend_max_s`.
 
     The coordinator: callers wait while `inbox_max` operations are queued; a batch has at most `batch_ops_max` of them
     and `batch_bytes_max` bytes.
@@ -65,7 +65,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     restart_forget_s: float = 600.0
 
     def __post_init__(self) -> None:
-        """Raise InvalidArguments for a bound that is none."""
+        """Raise InvalidArguments for a value that cannot be a limit."""
         span_of(self.event_retention, "event_retention")
         for name in self.__struct_fields__:
             bound = getattr(self, name)

@@ -1,7 +1,7 @@
-"""What is logged, as text that steers nothing: ids, names and errors come from anybody.
+"""Escape control characters in log messages, since anybody can choose ids and names and cause errors.
 
-A line break in a run's id would begin a log line of its own, and escape sequences would reach the terminal of whoever
-reads the log. So control characters are shown as what they are.
+A line break in a run's id would begin a log line, and escape sequences would reach the terminal of the person who reads
+the log. So control characters are written as escapes.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import textwrap
 import traceback
 from typing import Final
 
-# Control characters of ASCII and of Latin 1, marks that turn the direction of writing, and half characters.
+# Control characters of ASCII and Latin 1, marks that change the direction of writing, and lone surrogates.
 _STEERING: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _LOGGERS: Final = ("perdure", "perdure.http", "perdure.testing")
 _NAMED: Final = {9: "\\t", 10: "\\n", 13: "\\r"}
 
 
 def tame(text: str) -> str:
-    """Return the text as one line, with everything in it visible."""
+    """Return the text as one line, with control characters escaped."""
     return _STEERING.sub(_escaped, text)
 
 
 def tame_lines(text: str) -> str:
-    """Return a text of several lines, with everything else in it visible."""
+    """Return a text of several lines, with all other control characters escaped."""
     return "\n".join(tame(line) for line in text.splitlines())
 
 
@@ -34,8 +34,8 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 class _Tame(logging.Filter):
-    """Escapes what a record says, before any handler sees it. The lines of a traceback are indented, so that none of
-    them looks like a record of its own."""
+    """Escapes the message of a log record before any handler sees it, and indents the lines of its traceback, so that
+    none of them looks like another record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         said = record.getMessage()
@@ -51,7 +51,7 @@ _TAME: Final = _Tame()
 
 
 def tame_logs() -> None:
-    """Have Perdure's own loggers escape what they say. Calling it again changes nothing."""
+    """Make Perdure's own loggers escape their messages. Calling it again changes nothing."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_TAME)
 

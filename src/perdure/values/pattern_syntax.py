@@ -66,7 +66,7 @@ class Chars:
                 highs.append(high)
         self.lows = lows
         self.highs = highs
-        # All that are meant, by their full names: then a look-up costs the same however many a pattern names.
+        # All categories by their full names, so that a look-up costs the same however many a pattern names.
         given = list(categories)
         self.categories = frozenset(
             name for name in _CATEGORIES if any(name.startswith(one) is not is_not for one, is_not in given)
@@ -82,7 +82,7 @@ _EMPTY: Final[Part] = ("then", [])
 
 
 def _then(parts: list[Part]) -> Part:
-    """Parts one after the other, without those that stand for nothing: `()`, `a{0}`."""
+    """Return parts in sequence, without empty ones such as `()` and `a{0}`."""
     found = [part for part in parts if part != _EMPTY]
     return found[0] if len(found) == 1 else ("then", found)
 
@@ -135,7 +135,7 @@ class _Parser:
         return True
 
     def _part(self, depth: int) -> Part | None:
-        """One part; None if it was flags for those that follow."""
+        """Read one part; return None if it only set flags for the following parts."""
         char = self._source[self._at]
         self._at += 1
         if char == "(":
@@ -193,7 +193,7 @@ class _Parser:
                 part = _repeat(part, fewest, most)
             else:
                 return part
-            self._takes("?")  # As few as can be, or as many: it is a match either way.
+            self._takes("?")  # Greedy or not makes no difference to whether there is a match.
             if self._source[self._at : self._at + 1] in ("*", "+", "?"):
                 raise PatternFailed(f"what is repeated is repeated again at character {self._at + 1}")
         return part
@@ -212,7 +212,7 @@ class _Parser:
         return self._one(self._escaped_char())
 
     def _escaped_class(self) -> tuple[Ranges | None, list[tuple[str, bool]]]:
-        """The set that an escape stands for; None: it stands for a character."""
+        """Return the set that an escape stands for; None if it stands for one character."""
         char = self._source[self._at : self._at + 1]
         if char.lower() in _CLASSES and char:
             self._at += 1
@@ -284,7 +284,7 @@ class _Parser:
 
 
 def _others(ranges: Ranges) -> list[tuple[int, int]]:
-    """All characters that are not in some ranges, which are in order."""
+    """Return the ranges of all characters that are not in the given, sorted ranges."""
     found: list[tuple[int, int]] = []
     after = 0
     for low, high in ranges:

@@ -25,14 +25,14 @@ _ACCEPT: Final = 0
 
 
 class Budget(Protocol):
-    """What a search takes its steps from. `spend` raises an error of its own if there are too few left."""
+    """The budget of steps of a search. `spend` raises an error if too few are left."""
 
     def spend(self, steps: int) -> None: ...
 
 
 class Pattern:
-    """A nondeterministic automaton: for each state what it reads (`chars`), or what has to hold there (`assertions`),
-    and the states that follow (`onward`). State 0 accepts. A state with neither only branches."""
+    """A nondeterministic automaton. Each state has the characters that it reads (`chars`) or the assertion that must
+    hold (`assertions`), and the next states (`onward`). State 0 accepts. A state with neither only branches."""
 
     __slots__ = ("assertions", "chars", "onward", "start")
 
@@ -104,8 +104,9 @@ class Search:
         return bool(accepts)
 
     def _state(self, core: frozenset[int], before: str) -> dict[str, Any]:
-        """A deterministic state: where the automaton can be, and what the character before was. Its entries are the
-        states that follow, by character; True is a match. `end` is whether it is one at the end of a text."""
+        """Return a deterministic state: the states in which the automaton can be, and the kind of the previous
+        character. Its entries are the next states by character; True is a match. `end` says whether the end of the text
+        matches."""
         key = (core, before)
         found = self._states.get(key)
         if found is None:
@@ -125,7 +126,8 @@ class Search:
         return _ACCEPT in self._closure(key[0], key[1], "", budget)
 
     def _closure(self, core: frozenset[int], before: str, char: str, budget: Budget) -> set[int]:
-        """The states that are reached without reading: from a core, and from the pattern's beginning."""
+        """Return the states that can be reached without reading a character, from a core and from the pattern's
+        start."""
         pattern = self._pattern
         reached: set[int] = set()
         following = [*core, pattern.start]
@@ -150,7 +152,7 @@ def _kind(char: str) -> str:
 
 
 def _holds(assertion: str, before: str, char: str) -> bool:
-    """Whether a place between two characters is what an assertion says; there may be none before or after it."""
+    """Whether an assertion holds between two characters. Either may be missing, at the start or the end of the text."""
     if assertion == "start":
         return before == "start"
     if assertion == "end":
@@ -179,10 +181,10 @@ def _in_ranges(code: int, chars: Chars) -> bool:
 
 
 class Searches:
-    """The searches of one reading of a value: all its texts share a budget, and the states that were needed so far.
+    """The searches during one decoding of a value. All its texts share a budget, and the states that were built so far.
 
-    Characters are free, since whoever sends a text pays for its length elsewhere. New states are not: a pattern that
-    needs many of them for every text of a long list would otherwise take a budget for each."""
+    Characters are free, since the size of a value is bounded elsewhere. New states cost steps: otherwise a pattern that
+    needs many states could use a whole budget for every text of a long list."""
 
     __slots__ = ("_left", "_made")
 
@@ -206,12 +208,12 @@ class Searches:
 
 
 class SearchFailed(Exception):
-    """The searches of a reading take more steps than they may."""
+    """The searches during one decoding take more steps than allowed."""
 
 
 @lru_cache(maxsize=512)
 def automaton(source: str) -> Pattern:
-    """The automaton of a pattern. Raises PatternFailed."""
+    """Return the automaton of a pattern. Raises PatternFailed."""
     return Pattern(source)
 
 

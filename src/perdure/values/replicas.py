@@ -1,8 +1,8 @@
 """Replicas of exceptions: instances made from a stored failure, without calling code of the exception's class.
 
 A replica is an instance of the original's own class if all of it was stored, and otherwise of a class that derives from
-both that class and StepFailed. Only an `Exception` of a module that this process has imported is made again: a stored
-row never causes an import, and never chooses a constructor to be called.
+both that class and StepFailed. Only an `Exception` of an imported module is rebuilt: a stored row never causes an
+import, and never chooses a constructor to be called.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from perdure.errors import RunFailed, StepFailed
-from perdure.kernel.records import Attempt, Failure
+from perdure.kernel.failures import Attempt, Failure
 
 NO_FORM: Final[Any] = object()
 _FAILURE: Final = "_perdure_failure"
@@ -27,7 +27,7 @@ _TAGS: Final = frozenset({_BYTES, _TEXT, _TUPLE, _DICT, _FLOAT})
 _NOT_FINITE: Final = ("nan", "inf", "-inf")
 _DEPTH_MAX: Final = 50
 
-# What Python's own exceptions keep beside their arguments, in C.
+# What Python's own exceptions store in C, beside their arguments.
 _UNICODE: Final[tuple[type[Exception], ...]] = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
 _NATIVE: Final[tuple[tuple[type[Exception], tuple[str, ...]], ...]] = (
     (OSError, ("errno", "strerror", "filename", "filename2", "characters_written")),
@@ -46,13 +46,13 @@ _SHOWN_CHARS: Final = 200
 
 
 class Replica(StepFailed):
-    """A step's exception of which not all could be stored: it says what the original said, and derives from its class.
+    """A step's exception that could not be stored completely. It has the original's message and derives from its class.
 
-    `failure` has all that is known of it. Attributes that have a JSON form are there.
+    `failure` is the stored failure. Attributes that have a JSON form are available.
     """
 
     def __init_subclass__(cls, **_options: object) -> None:
-        """Keep the original class's hook out: a replica is no subclass that somebody wrote."""
+        """Do not call the original class's hook, since nobody wrote this subclass."""
 
     def __str__(self) -> str:
         known = failure_of(self)
@@ -72,7 +72,7 @@ class Replica(StepFailed):
 
 
 def failure_of(error: BaseException) -> Failure | None:
-    """The stored failure that the exception was made from, if that is not its own class's matter."""
+    """Return the stored failure that the exception was made from, unless its own class keeps it."""
     found = error.__dict__.get(_FAILURE)
     if found is None and isinstance(error, StepFailed):
         found = error.__dict__.get("failure")
@@ -80,19 +80,20 @@ def failure_of(error: BaseException) -> Failure | None:
 
 
 def known_failure(error: BaseException) -> Failure | None:
-    """What a Replica stands for; None for every other exception."""
+    """Return the failure of a Replica; None for every other exception."""
     return failure_of(error) if isinstance(error, Replica) else None
 
 
 def find_class(name: str) -> type[Exception] | None:
-    """The exception class of this name (`module:qualname`), if its module is imported here and still has it.
+    """Return the exception class of this name (`module:qualname`), if its module is imported here and still has it.
 
-    None for what is no `Exception` (nobody's row ends this process), and for StopIteration, which no future can hold.
+    Returns None for classes that are not an `Exception`, since a stored row must not end this process, and for
+    StopIteration, which no future can hold.
     """
     module_name, _, qualname = name.partition(":")
     found: Any = sys.modules.get(module_name)
     for part in qualname.split("."):
-        # Neither a module's nor a metaclass's __getattr__ is asked, since either may run code, or import.
+        # Do not call __getattr__ of a module or a metaclass: either may run code or import something.
         if isinstance(found, type):
             found = type.__dict__["__dict__"].__get__(found).get(part)
         elif isinstance(found, types.ModuleType):
@@ -107,7 +108,7 @@ def find_class(name: str) -> type[Exception] | None:
 def replica(
     failure: Failure, members: Sequence[Exception], says: Callable[[BaseException], str], **about: str
 ) -> Exception | None:
-    """The exception again, or None if its class is not to be had. `members` are those of a group."""
+    """Rebuild the exception, or return None if its class is not available. `members` are the members of a group."""
     cls = find_class(failure.type)
     if cls is None:
         return None
@@ -127,16 +128,17 @@ def replica(
 def _derived(cls: Any) -> type[Exception] | None:
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     try:
-        # Past the class's own metaclass, whose code is not to be run either.
+        # Bypass the class's own metaclass, whose code must not run either.
         metaclass: Any = type(cls)
         made: type[Exception] = type.__new__(metaclass, cls.__name__, (Replica, cls), names)
-    except TypeError:  # It is final, or the two cannot share a layout.
+    except TypeError:  # The class is final, or the two classes have incompatible layouts.
         return None
     return made
 
 
 def _made(cls: type[Exception], failure: Failure, members: Sequence[Exception]) -> Exception | None:
-    """An instance with the stored arguments and attributes, past every `__init__` and `__new__` written in Python."""
+    """Return an instance with the stored arguments and attributes. Calls no `__init__` or `__new__` written in
+    Python."""
     args = [decoded(value) for value in failure.args or ()]
     native = {name: decoded(value) for name, value in failure.native.items()}
     try:
@@ -165,7 +167,7 @@ def _made(cls: type[Exception], failure: Failure, members: Sequence[Exception]) 
 
 
 def _allocator(cls: type) -> Callable[..., Any]:
-    """The nearest `__new__` that is not written in Python."""
+    """Return the nearest `__new__` that is not written in Python."""
     for base in cls.__mro__:
         new = vars(base).get("__new__")
         if isinstance(new, types.BuiltinFunctionType):
@@ -204,7 +206,7 @@ def _restore(error: Exception, args: tuple[Any, ...], native: Mapping[str, Any])
 
 
 def _type_attributes(error: Exception) -> None:
-    """Attributes of Perdure's own errors that are records, not plain values."""
+    """Convert the attributes of Perdure's own errors that are records, not plain values."""
     if not isinstance(error, (StepFailed, RunFailed)):
         return
     held = error.__dict__
@@ -225,11 +227,11 @@ def _slot(cls: type, name: str) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is stored of an exception
+# What the store keeps of an exception
 
 
 def attributes_of(error: BaseException) -> Iterator[tuple[str, Any]]:
-    """The exception's own attributes, those in slots too."""
+    """Return the exception's own attributes, including those in slots."""
     for base in type(error).__mro__:
         for name, found in vars(base).items():
             if isinstance(found, types.MemberDescriptorType) and base.__module__ != "builtins":
@@ -241,7 +243,8 @@ def attributes_of(error: BaseException) -> Iterator[tuple[str, Any]]:
 
 
 def native_of(error: BaseException) -> dict[str, Any]:
-    """What an exception written in C keeps beside its arguments and attributes, encoded; NO_FORM for what cannot be."""
+    """Return the encoded values that an exception written in C keeps beside its arguments and attributes; NO_FORM for a
+    value that cannot be encoded."""
     if f"{type(error).__module__}:{type(error).__qualname__}" == _VALIDATION:
         return _validation_state(error)
     found: dict[str, Any] = {}
@@ -259,9 +262,8 @@ def native_of(error: BaseException) -> dict[str, Any]:
 
 
 def encoded(value: Any, depth: int = 0) -> Any:
-    """The value in JSON's own types; NO_FORM if it has none. Bytes, tuples, texts with lone surrogates, NaN and
-    infinity are tagged, so that they come back as what they were. What else JSON does not know becomes what msgspec
-    makes of it."""
+    """Return the value in JSON's own types; NO_FORM if it has none. Bytes, tuples, texts with lone surrogates, NaN and
+    infinity are tagged, so that they can be restored. Other types become what msgspec makes of them."""
     if value is None or isinstance(value, bool) or type(value) is int:
         return value
     if isinstance(value, float):
@@ -295,7 +297,7 @@ def encoded(value: Any, depth: int = 0) -> Any:
 
 
 def decoded(value: Any) -> Any:
-    """The other way round."""
+    """Return the value that `encoded` has encoded."""
     if type(value) is list:
         return [decoded(one) for one in value]
     if type(value) is not dict:
@@ -315,11 +317,11 @@ def decoded(value: Any) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# pydantic's ValidationError, which is made from its lines and by nothing else
+# pydantic's ValidationError, which can only be made from its lines
 
 
 class _Shown:
-    """Stands for an input that has no JSON form: it looks the same in a message."""
+    """Replaces an input that has no JSON form. It looks the same in a message."""
 
     def __init__(self, text: str) -> None:
         self._text = text

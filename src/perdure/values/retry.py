@@ -11,7 +11,7 @@ from typing import Literal
 from perdure.errors import InvalidDefinition, MaxRetriesExceeded, Misuse, NonRetryable
 from perdure.values.arguments import Duration, checked, shown, span_of
 
-# What no second attempt can cure: the program is being stopped, or the machine is out of memory, or the code says so.
+# Errors that another attempt cannot cure: the program is being stopped, memory is exhausted, or the code says so.
 HOPELESS: tuple[type[BaseException], ...] = (
     KeyboardInterrupt,
     SystemExit,
@@ -30,17 +30,17 @@ _MAXIMUM = timedelta(seconds=300)
 @checked(error=InvalidDefinition, own=("attempts", "initial", "maximum", "backoff", "retry_on", "give_up_on"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """How often and when a failed step is tried again.
+    """How often and when a failed step is retried.
 
     `attempts` counts the first try. `backoff` says how the pause before the n-th retry grows: with "exponential" it is
-    initial × multiplier^(n-1), with "linear" initial × n, with "none" always `initial`. It is `maximum` at most, give
-    or take half of `jitter` of it. Durations are timedeltas or seconds; `maximum` is five minutes unless given, or
-    `initial` if that is longer. `retry_on` limits retries to these exceptions, `give_up_on` excludes some;
-    `recoverable` and `delay` take over entirely. A pause longer than a second survives a crash, with the number of
-    attempts made.
+    initial × multiplier^(n-1), with "linear" initial × n, with "none" always `initial`. It is at most `maximum`, plus
+    or minus half of `jitter` of it. Durations are timedeltas or seconds. `maximum` is five minutes by default, or
+    `initial` if that is longer. `retry_on` limits retries to these exceptions, and `give_up_on` excludes some.
+    `recoverable` replaces both lists, and `delay` replaces the computed pause. A pause longer than a second survives a
+    crash, with the number of attempts made.
 
-    An exception with an attribute `retry_after_s` is not followed by another attempt before so many seconds, a day at
-    most: servers say so when they are asked too often.
+    If the exception has an attribute `retry_after_s`, the next attempt comes after at least that many seconds, a day at
+    most. So a step can respect a server's Retry-After.
     """
 
     attempts: int = 3
@@ -55,7 +55,7 @@ class Retry:
     backoff: Backoff = "exponential"
 
     def __post_init__(self) -> None:
-        # What is wrong with a policy must not come to light when a step fails, months later.
+        # Check now: otherwise an error in a policy would show only when a step fails, perhaps months later.
         if type(self.attempts) is not int or self.attempts < 1:
             raise InvalidDefinition(
                 f"Retry(attempts={self.attempts!r}): attempts counts the first try, so a whole number, at least 1"
@@ -83,7 +83,7 @@ class Retry:
 
     @classmethod
     def never(cls) -> Retry:
-        """One attempt and no more."""
+        """Return a policy of one attempt."""
         return cls(attempts=1)
 
     @property
@@ -95,7 +95,7 @@ class Retry:
         return _seconds(_MAXIMUM if self.maximum is None else self.maximum)
 
     def again(self, attempt: int, error: BaseException) -> bool:
-        """Whether another attempt follows the one, numbered from 1, that ended with this error."""
+        """Whether another attempt follows attempt number `attempt`, counted from 1, which ended with this error."""
         if attempt >= self.attempts or isinstance(error, HOPELESS):
             return False
         if self.recoverable is not None:
@@ -103,8 +103,8 @@ class Retry:
         return isinstance(error, self.retry_on) and not isinstance(error, self.give_up_on)
 
     def pause_us(self, attempt: int, random: float, error: BaseException | None = None) -> int:
-        """Microseconds between attempt number `attempt`, which ended with `error`, and the next; `random` is in
-        [0, 1)."""
+        """Return the microseconds between attempt number `attempt`, which ended with `error`, and the next. `random` is
+        in [0, 1)."""
         return max(self._own_pause_us(attempt, random), _asked_for(error))
 
     def _own_pause_us(self, attempt: int, random: float) -> int:
@@ -133,7 +133,7 @@ def _seconds(duration: Duration) -> float:
 
 
 def _asked_for(error: BaseException | None) -> int:
-    """The pause that an error asks for, in microseconds."""
+    """Return the pause that an error asks for, in microseconds; 0 if it asks for none."""
     seconds = getattr(error, "retry_after_s", None)
     if not isinstance(seconds, int | float) or not seconds > 0:
         return 0

@@ -1,7 +1,7 @@
-"""JSON Schemas: those of Python types, and whether a value fits one.
+"""JSON Schemas: the schema of a Python type, and whether a value fits a schema.
 
-What is known is what msgspec and pydantic write for types, and what people write for forms. A schema that says more is
-refused when it is given, never half understood.
+This module knows the keywords that msgspec and pydantic write for types, and those that people use for forms. It
+refuses a schema with any other keyword, so that no answer is checked only in part.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _FORMATS: Final[Mapping[str, Any]] = {
 
 
 def schema_of(wanted: Any) -> dict[str, Any]:
-    """The schema of a type, or a schema as it is given. Raises InvalidArguments if there is none, or if it says
-    something that is not known here."""
+    """Return the schema of a type, or a schema unchanged. Raises InvalidArguments if the type has none, or if the
+    schema has an unknown keyword."""
     if wanted is None:
         return {}
     if isinstance(wanted, Mapping):
@@ -61,15 +61,15 @@ def schema_of(wanted: Any) -> dict[str, Any]:
 
 
 def _told(error: Exception) -> str:
-    """What msgspec says, unless it could not even show the type."""
+    """Return msgspec's message, unless msgspec could not even show the type."""
     return str(error) if isinstance(error, TypeError) else "it is no type"
 
 
 def misfit(value: Any, schema: Mapping[str, Any], steps_max: int = _STEPS_MAX) -> Found | None:
-    """Where a value, of JSON's types, does not fit a schema, and why; None if it does.
+    """Return where and why a JSON value does not fit a schema; None if it fits.
 
-    It takes a bounded number of steps, whatever the schema and the value are. A value that takes more than two million
-    does not fit. Raises TooManySteps if it takes more than a `steps_max` that is less.
+    The number of steps is bounded, whatever the schema and the value are. A value that takes more than two million does
+    not fit. Raises TooManySteps if it takes more than a smaller `steps_max`.
     """
     try:
         return next(_misfits(value, schema, _Check(schema, steps_max), "$", 0), None)
@@ -77,7 +77,7 @@ def misfit(value: Any, schema: Mapping[str, Any], steps_max: int = _STEPS_MAX) -
         if steps_max < _STEPS_MAX:
             raise
         return "$", f"to check it takes more than {_STEPS_MAX:,} steps; make it smaller, or its schema simpler"
-    except PatternFailed as error:  # The schema was stored by a version that took other patterns.
+    except PatternFailed as error:  # An earlier version, which allowed other patterns, stored the schema.
         return "$", f"its schema has a pattern that cannot be used: {error}"
 
 
@@ -146,7 +146,7 @@ def _bad_pattern(pattern: Any, where: str) -> Iterator[Found]:
 
 
 def _target(reference: str, root: Any) -> Any:
-    """What a reference such as #/$defs/Address leads to."""
+    """Return the schema that a reference such as #/$defs/Address points to."""
     if not reference.startswith("#"):
         return None
     found = root
@@ -163,7 +163,7 @@ def _target(reference: str, root: Any) -> Any:
 
 
 class _Check:
-    """One check of a value: what is left of its budget, and the patterns that it has used so far."""
+    """One check of a value, with the rest of its budget and the patterns that it has used so far."""
 
     __slots__ = ("left", "root", "searches")
 
@@ -179,7 +179,7 @@ class _Check:
             raise TooManySteps
 
     def spend_choice(self, depth: int, choices: int = 1) -> None:
-        """Pay for going through the same value again: choices of choices grow without end, where values do not."""
+        """Spend steps for each choice, since choices inside choices check the same value again and again."""
         self.spend(choices * (_STEPS_PER_CHOICE + depth))
 
     def matches(self, pattern: str, text: str) -> bool:
@@ -191,7 +191,7 @@ class _Check:
 
 
 class TooManySteps(Exception):
-    """A check takes more steps than one may. No `not` and no choice swallows it."""
+    """A check takes more steps than allowed. Neither `not` nor a choice catches it."""
 
 
 def _misfits(value: Any, schema: Any, check: _Check, at: str, depth: int) -> Iterator[Found]:
@@ -226,7 +226,7 @@ def _misfits_of_choice(value: Any, schema: Mapping[str, Any], check: _Check, at:
             found = [next(_misfits(value, part, check, at, depth), None) for part in schema[word]]
             fitting = found.count(None)
             if not fitting:
-                # The one that got furthest says most.
+                # The choice that matched furthest gives the best message.
                 where, what = max((one for one in found if one is not None), key=lambda one: len(one[0]))
                 yield (where, what) if where != at else (at, f"none of {len(found)} choices fits; the last: {what}")
             elif word == "oneOf" and fitting > 1:
@@ -319,12 +319,13 @@ def _is_finite(value: Any) -> bool:
 
 
 def _fraction(value: Any) -> fractions.Fraction:
-    """A number as it is written, so that 0.3 is three times 0.1. Decimals would need as many digits as a quotient."""
+    """Return a number as it is written, so that 0.3 is three times 0.1. A Decimal would need as many digits as a
+    quotient."""
     return fractions.Fraction(value if isinstance(value, int) else repr(value))
 
 
 def _is_same(one: Any, other: Any, check: _Check) -> bool:
-    """Equal as JSON: true is not 1. Each part that is compared is paid for. Raises TooManySteps."""
+    """Whether two values are equal as JSON, where true is not 1. Each comparison spends steps. Raises TooManySteps."""
     check.spend(1)
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(_is_same(*pair, check) for pair in zip(one, other, strict=True))
@@ -334,8 +335,8 @@ def _is_same(one: Any, other: Any, check: _Check) -> bool:
 
 
 def _identity(value: Any, check: _Check) -> str:
-    """A text that two values share exactly if they are equal as JSON. Hashes of numbers can be made to collide by
-    whoever sends them; those of texts cannot. Raises TooManySteps."""
+    """Return a text that is the same for two values exactly if they are equal as JSON. A text is used because a sender
+    can make hashes of numbers collide, but not those of texts. Raises TooManySteps."""
     check.spend(1)
     if isinstance(value, list):
         return f"[{','.join(_identity(one, check) for one in value)}]"
@@ -368,7 +369,7 @@ _TYPES: Final[Mapping[str, Callable[[Any], bool]]] = {
     "string": _is_text,
 }
 
-# Which values a word is about, and whether one keeps to it.
+# Which values a keyword applies to, and whether a value satisfies it.
 _LIMITS: Final[Mapping[str, tuple[Callable[[Any], bool], Callable[[Any, Any], bool]]]] = {
     "minimum": (_is_number, lambda value, limit: value >= limit),
     "maximum": (_is_number, lambda value, limit: value <= limit),

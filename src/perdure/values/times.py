@@ -12,12 +12,12 @@ _SLEEP_MAX_S: Final = 1000 * 366 * 24 * 3600  # A thousand years: Python has no 
 
 
 def to_datetime(at: int) -> datetime:
-    """Microseconds since the epoch as an aware datetime."""
+    """Return microseconds since the epoch as an aware datetime."""
     return datetime.fromtimestamp(at // 1_000_000, UTC) + timedelta(microseconds=at % 1_000_000)
 
 
 def from_datetime(when: datetime) -> int:
-    """An aware datetime as microseconds since the epoch. Raises Misuse if it is none."""
+    """Return an aware datetime as microseconds since the epoch. Raises Misuse for anything else."""
     if not isinstance(when, datetime):
         raise Misuse(f"a point in time is a datetime with a time zone, not {when!r:.80}")
     if when.tzinfo is None:
@@ -26,7 +26,7 @@ def from_datetime(when: datetime) -> int:
 
 
 def seconds_of(duration: Duration, verb: str) -> float:
-    """A duration in seconds. Raises Misuse if it is none, or is longer than any run lives."""
+    """Return a duration in seconds. Raises Misuse if it is not a duration, or longer than a thousand years."""
     seconds = span_of(duration, f"{verb}(): the duration").total_seconds()
     if not seconds < _SLEEP_MAX_S:
         raise Misuse(f"{verb}({shown(duration)}) is longer than any run lives; at most {_SLEEP_MAX_S:,} seconds")

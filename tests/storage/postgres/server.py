@@ -98,6 +98,16 @@ class PostgresServer:
         lines = (self._place / "log").read_text("utf-8", errors="replace").splitlines()
         return sum("LOG:  statement:" in line or "LOG:  execute " in line for line in lines)
 
+    def dump(self, schema: str) -> bytes:
+        """Return a schema with all that is in it, as SQL."""
+        options = ["--schema", schema, "--inserts", "--no-owner", "--no-privileges", self.url]
+        text = self._run("pg_dump", *options)
+        return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("\\")).encode()
+
+    def psql(self, text: str) -> str:
+        """Have SQL executed; return the rows as text, without headings."""
+        return self._run("psql", self.url, "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", input=text)
+
     def promote(self) -> None:
         """Make a standby a primary. Returns when it is one."""
         self._run("pg_ctl", "promote", "-D", str(self._data))
@@ -141,10 +151,11 @@ class PostgresServer:
         self._stop(signal.SIGQUIT)
         shutil.rmtree(self._place, ignore_errors=True)
 
-    def _run(self, program: str, *arguments: str) -> None:
+    def _run(self, program: str, *arguments: str, input: str | None = None) -> str:
         done = subprocess.run(
             [self._bin / program, *arguments],
             check=False,
+            input=input,
             capture_output=True,
             text=True,
             cwd=self._place,
@@ -153,6 +164,7 @@ class PostgresServer:
         )
         if done.returncode:
             raise RuntimeError(f"{program} of Postgres {self.version} failed:\n{done.stdout}{done.stderr}")
+        return done.stdout
 
 
 def _installation(version: int, place: Path) -> Path:

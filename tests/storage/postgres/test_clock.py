@@ -8,7 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from perdure import Engine, ports, sleep, workflow
+from perdure import Engine, sleep, workflow
+from perdure.ports import clock as clocks
 from perdure.storage.postgres.clock import ServerClock, passed_us
 from tests.storage.postgres.meddler import author_on, meddler
 
@@ -68,7 +69,7 @@ async def test_an_engine_whose_machine_is_wrong_takes_over_and_is_neither_early_
         (wait,) = await engine.handle("far").waits()
     skew_ns = round(skew.total_seconds() * 1e9)
     right = time.time_ns
-    monkeypatch.setattr(ports, "time_ns", lambda: right() + skew_ns)
+    monkeypatch.setattr(clocks, "time_ns", lambda: right() + skew_ns)
     async with Engine(url, workflows=[sleeps]) as engine, meddler(url) as other:
         server = await other.fetchval("select (extract(epoch from clock_timestamp()) * 1000000)::bigint")
         assert abs(engine.session.clock.now() - server) < HOUR_US / 2

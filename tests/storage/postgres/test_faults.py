@@ -162,18 +162,18 @@ async def test_runs_of_a_claim_that_never_came_about_are_claimed_by_the_next(url
 async def test_mail_with_a_slot_can_be_posted_again_when_the_answer_was_lost(url: str) -> None:
     mail = Mail(run_id="known", sender="s", slot="slot", op="{}", at=1)
     async with through_proxy(url) as (proxy, author):
-        await author.store.post(Mail(run_id="known", sender="s", op="{}", at=1))
+        await author.store.leave_mail(Mail(run_id="known", sender="s", op="{}", at=1))
         proxy.cut("reader", "slot", "after")
         with pytest.raises(StoreBusy):
-            await author.store.post(mail)
-        assert await author.store.post(mail) == 0
+            await author.store.leave_mail(mail)
+        assert await author.store.leave_mail(mail) == 0
         assert [one.slot for one in await author.store.mail(author.id, 10)] == ["", "slot"]
 
 
 async def test_answers_are_not_lost_when_the_one_to_their_removal_is(url: str) -> None:
     async with through_proxy(url) as (proxy, author):
         mail = [Mail(run_id="known", sender="s", slot=slot, op="{}", at=1) for slot in ("first", "slot")]
-        ids = [await author.store.post(one) for one in mail]
+        ids = [await author.store.leave_mail(one) for one in mail]
         await author.commit(mail_done=dict(zip(ids, ("1", "2"), strict=True)))
         assert await author.store.collect(["first"]) == {"first": "1"}
         proxy.cut("reader", "\0\0\0\1\0\0\0\1\0\0\0\4slot", "after")  # an array of this slot alone
@@ -300,7 +300,7 @@ async def test_a_statement_that_takes_too_long_is_ended_before_the_lease_is(url:
     async with author_on(f"{url}&lease=4") as author:
         store = cast(PostgresStore, author.store)
         with pytest.raises(StoreBusy):
-            async with store._lanes.use() as connection:
+            async with store._db.lanes.use() as connection:
                 await connection.execute("select pg_sleep(60)")
         assert await store.load(["r-1"]) == {}
 
@@ -311,7 +311,7 @@ async def test_who_rests_inside_a_transaction_is_cut_off_before_the_lease_is(url
 
         async def rest() -> None:
             sessions = "select 1 from pg_stat_activity where application_name = 'perdure reader' and xact_start < now()"
-            async with store._lanes.use() as connection:
+            async with store._db.lanes.use() as connection:
                 await connection.execute("begin")
                 while await other.fetch(sessions):
                     await asyncio.sleep(0.01)
@@ -331,7 +331,7 @@ async def test_what_is_not_there_costs_no_connection(url: str) -> None:
             with pytest.raises(RunNotFound):
                 await author.store.published("r-1")
             with pytest.raises(CommitRefused):
-                await author.store.post(Mail(run_id="nul\0", sender="s", op="{}", at=1))
+                await author.store.leave_mail(Mail(run_id="nul\0", sender="s", op="{}", at=1))
         assert await other.fetch(sessions) == before
 
 
@@ -448,7 +448,7 @@ async def test_who_stands_still_amid_a_request_does_not_keep_its_locks(url: str)
 async def test_a_connection_that_was_left_in_a_transaction_is_cut_and_the_next_one_works(url: str, left: str) -> None:
     async with author_on(url) as author:
         store = cast(PostgresStore, author.store)
-        async with store._lanes.use() as connection:
+        async with store._db.lanes.use() as connection:
             with suppress(asyncpg.DivisionByZeroError):
                 await connection.execute(left)
         with pytest.raises(StoreBusy):  # As after any break of a connection: the engine asks again.
@@ -458,7 +458,7 @@ async def test_a_connection_that_was_left_in_a_transaction_is_cut_and_the_next_o
 
 async def test_a_connection_on_which_the_driver_refused_a_value_is_cut(url: str) -> None:
     async with author_on(url) as author:
-        lane = cast(PostgresStore, author.store)._lanes
+        lane = cast(PostgresStore, author.store)._db.lanes
         connection: Any = None
         with pytest.raises(CommitRefused):
             async with lane.use() as connection:
@@ -468,7 +468,7 @@ async def test_a_connection_on_which_the_driver_refused_a_value_is_cut(url: str)
 
 async def test_a_connection_whose_user_was_cancelled_is_cut(url: str) -> None:
     async with author_on(url) as author:
-        lane = cast(PostgresStore, author.store)._lanes
+        lane = cast(PostgresStore, author.store)._db.lanes
         used: list[Connection] = []
 
         async def use() -> None:

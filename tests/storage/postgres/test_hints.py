@@ -34,9 +34,9 @@ async def test_owners_are_told_of_mail_and_everybody_of_runs_that_nobody_has(url
         ear = Ear()
         await ear.listen(other, url)
         await one.commit(insert(a_run(owner="e-1")))
-        await two.store.post(mail_for("r-1"))
+        await two.store.leave_mail(mail_for("r-1"))
         assert await ear.next() == "e-1"
-        await two.store.post(mail_for("unknown"))
+        await two.store.leave_mail(mail_for("unknown"))
         assert await ear.next() == "*"
         await two.commit(mail=[mail_for("r-1")])
         assert await ear.next() == "e-1"
@@ -55,7 +55,7 @@ async def test_a_winner_elsewhere_and_who_waits_for_an_answer_are_told(url: str)
         await ear.listen(other, url)
         await two.exchange(events=[an_event()])
         assert await ear.next() == "e-1"
-        mail_id = await two.store.post(mail_for("r-1", "slot"))
+        mail_id = await two.store.leave_mail(mail_for("r-1", "slot"))
         assert await ear.next() == "e-1"
         await one.store.mail("e-1", 10)
         await one.commit(mail_done={mail_id: "answer"})
@@ -69,10 +69,10 @@ async def test_hints_that_come_together_are_one(url: str) -> None:
         await one.commit(insert(a_run("a", owner="e-1")), insert(a_run("b", owner="e-1")))
         store = cast(PostgresStore, one.store)
         for run_id in ("a", "b", "a", "unknown", "b"):
-            store._notifier.tell([run_id])
-        store._notifier.tell([], ["last"])
+            store._db.notifier.tell([run_id])
+        store._db.notifier.tell([], ["last"])
         assert {await ear.next() for _ in range(3)} == {"e-1", "*", "last"}
-        await one.store.post(mail_for("a"))
+        await one.store.leave_mail(mail_for("a"))
         assert await ear.next() == "e-1"
 
 

@@ -78,7 +78,7 @@ async def test_nothing_is_prepared_and_no_session_keeps_a_setting(url: str) -> N
         await author.claim()
         store = author.store
         assert isinstance(store, PostgresStore)
-        for lane in (store._writer, store._lanes._lanes[0]):
+        for lane in (store._db.writer, store._db.lanes._lanes[0]):
             async with lane.use() as connection:
                 assert await connection.fetch("select name from pg_prepared_statements where name <> ''") == []
                 assert await connection.fetchval("show search_path") == '"$user", public'
@@ -103,7 +103,7 @@ async def test_who_rests_inside_a_transaction_is_cut_off(url: str) -> None:
     async with author_on(f"{url}&pgbouncer=true") as author:
         store = author.store
         assert isinstance(store, PostgresStore)
-        async with store._lanes.use() as connection:
+        async with store._db.lanes.use() as connection:
             await connection.execute("begin")
             assert await connection.fetchval("show idle_in_transaction_session_timeout") == "30s"
             await connection.execute("rollback")

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from perdure.storage.lists import ways
-from perdure.storage.postgres import PostgresStore, cooperation, queries, stock
+from perdure.storage.postgres import PostgresStore, artifacts, cooperation, queries, records, tasks
 from perdure.storage.postgres.connection import Connection, connect
 from perdure.storage.postgres.lists import LISTING, counting, listing
 from perdure.storage.postgres.queries import Query
@@ -19,7 +19,7 @@ from tests.storage.listings import LISTINGS
 from tests.storage.postgres.meddler import author_on
 from tests.storage.postgres.server import VERSIONS, Servers
 
-QUERIES = {**queries.QUERIES, **stock.QUERIES, **cooperation.QUERIES}
+QUERIES = {**queries.QUERIES, **artifacts.QUERIES, **tasks.QUERIES, **records.QUERIES, **cooperation.QUERIES}
 
 # What is read whole is short: living engines, mail that waits, events that many are about to get, held runs, handlers;
 # or it is what was asked for.

@@ -86,7 +86,7 @@ async def test_a_connection_to_what_is_no_primary_any_more_is_given_up(url: str)
     async with author_on(url) as author:
         await author.commit(insert(a_run("r-1")))
         store = cast(PostgresStore, author.store)
-        async with store._writer.use() as connection:
+        async with store._db.writer.use() as connection:
             await connection.execute("set default_transaction_read_only = on")
         batch = author.batch(insert(a_run("r-2")))
         with pytest.raises(StoreBusy):

@@ -1,14 +1,20 @@
-"""The pages: one module for each, with a template and perhaps a script of its name, and one line for it here."""
+"""The pages: one module for each, with a template of its name. A module may have a script of its name too.
+
+The menu has the nouns of an engine's facets, in their order. `handlers` has actions of the page of a run, and `sign_in`
+is outside of the menu.
+"""
 
 from __future__ import annotations
 
 from perdure.dashboard.pages import (
     artifacts,
-    bulk,
+    dead_letters,
     definitions,
     engines,
     events,
+    many_runs,
     overview,
+    records,
     run,
     runs,
     task,
@@ -16,19 +22,21 @@ from perdure.dashboard.pages import (
     topics,
 )
 
-# Those with a title are in the menu, in this order.
+# Pages with a title are in the menu, in this order.
 PAGES = (
     overview.page,
     runs.page,
     run.page,
-    bulk.page,
+    many_runs.page,
     tasks.page,
     task.page,
-    events.page,
-    topics.page,
-    definitions.page,
-    engines.page,
     artifacts.page,
+    records.page,
+    events.page,
+    dead_letters.page,
+    topics.page,
+    engines.page,
+    definitions.page,
 )
 
 __all__ = ["PAGES"]

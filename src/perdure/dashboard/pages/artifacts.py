@@ -1,4 +1,4 @@
-"""Artifacts: what runs have made, to be downloaded."""
+"""Artifacts: list and download them."""
 
 from __future__ import annotations
 

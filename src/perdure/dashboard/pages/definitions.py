@@ -1,4 +1,4 @@
-"""The workflows that can be started, and starting one."""
+"""Definitions: list the workflows that live engines have, and start one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from perdure.errors import InvalidArguments, RunExists, UnknownWorkflow, Unstora
 
 
 class Definition(Struct, frozen=True, kw_only=True):
-    """A workflow, as engines that are alive have it."""
+    """A workflow that live engines have."""
 
     workflow: str
     version: str
     engines: list[str]
-    topics: list[str]  # of an operation: whose messages it handles
+    topics: list[str]  # whose messages it handles, if it is an operation
     picture: Any
 
 
@@ -49,10 +49,10 @@ async def show(visit: Visit) -> Shown:
 
 
 async def start(visit: Visit, form: Form) -> str:
-    """Started once, if it is given an id."""
+    """Start a run. With an id, sending the form again starts nothing more."""
     arguments = json_of(form.text("input"), "The input")
     if not isinstance(arguments, dict):
-        raise Wrong("The input is an object: the arguments by name, {} for none.")
+        raise Wrong("The input must be an object: the arguments by name, or {} for none.")
     try:
         run = await visit.client.start(
             form.text("workflow").strip(),

@@ -1,4 +1,4 @@
-"""Who shares the store: engines with what they can run, and clients."""
+"""Engines: list those that are alive, with their workflows, and the clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events: send one, see those that wait to be read, and look after those that reached nobody."""
+"""Events: send one, and list those that wait to be read."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ _SENDING: Final = (RunNotFound, RunFinished, QueueFull, UnstorableValue, Invalid
 
 
 async def show(visit: Visit) -> Shown:
-    after = visit.asked("after")
-    letters = await visit.client.dead_letters.list(after=after or None, limit=_LIMIT)
     given = visit.given
     return {
         "title": "Events",
@@ -26,15 +24,14 @@ async def show(visit: Visit) -> Shown:
         "value": given.text("value") if given is not None else "",
         "of": visit.asked("of"),
         "events": await visit.client.events.pending(to=visit.asked("of") or None, limit=_LIMIT),
-        "letters": letters,
-        "next": letters[-1].id if len(letters) == _LIMIT else None,
     }
 
 
 async def send(visit: Visit, form: Form) -> str:
+    """Send an event to a run, or broadcast it."""
     name, to = form.text("name").strip(), form.text("to").strip()
     if not name:
-        raise Wrong("An event has a name.")
+        raise Wrong("Enter the name of the event.")
     event = NamedEvent(name, json_of(form.text("value"), "The value"))
     try:
         sent = await visit.client.send(event, to=to or None, actor=visit.caller.name)
@@ -44,22 +41,8 @@ async def send(visit: Visit, form: Form) -> str:
     return url("runs", to, said=said) if to else url("events", said=said)
 
 
-async def replay(visit: Visit, form: Form) -> str:
-    to = form.text("to").strip() or None
-    await visit.client.dead_letters.replay(visit.part("letter_id"), to=to, actor=visit.caller.name)
-    return url("events", said="replayed")
-
-
-async def remove(visit: Visit, form: Form) -> str:
-    del form
-    letters, letter_id = visit.client.dead_letters, visit.part("letter_id")
-    await letters.get(letter_id)
-    await letters.remove(letter_id, actor=visit.caller.name)
-    return url("events", said="removed")
-
-
 def json_of(text: str, what: str) -> Any:
-    """JSON that somebody wrote; nothing is null. Raises Wrong."""
+    """Return a JSON value that somebody has typed; None for nothing. Raises Wrong."""
     if not text.strip():
         return None
     try:
@@ -73,9 +56,5 @@ page = Page(
     path="/events",
     title="Events",
     show=show,
-    actions=[
-        Action("/events", send),
-        Action("/dead-letters/{letter_id:str}/replay", replay),
-        Action("/dead-letters/{letter_id:str}/remove", remove),
-    ],
+    actions=[Action("/events", send)],
 )

@@ -1,4 +1,4 @@
-"""The first page: how much goes through, what fails, how late timers are, who is at work, what wants attention."""
+"""The first page: throughput, failures, late timers, engines, and what needs attention."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _SPANS: Final = {
     "24h": timedelta(days=1),
 }
 _BUCKETS: Final = 48
-# So many are counted of a status in each bar, and in all. A million runs took 15 ms of CPU in SQLite; on a busy machine
-# 30 to 100 ms in Postgres, and up to 250 where nothing was vacuumed, since it then looks at the row of each.
+# How many runs of a status are counted for each bar, and in all. With a million runs, counting took 15 ms of CPU in
+# SQLite. In Postgres on a busy machine it took 30 to 100 ms, and up to 250 ms where nothing was vacuumed, because
+# Postgres then reads the row of each run.
 _BAR_MAX: Final = 1_000
 _STATUS_MAX: Final = 5_000
 _TIMED_RUNS_MAX: Final = 100
@@ -39,28 +40,29 @@ _BUSY: Final = (Status.CREATED, Status.RUNNING, Status.CANCELLING, Status.ROLLIN
 
 
 class Count(Struct, frozen=True):
-    """How many there are of something, up to a bound."""
+    """How many there are of something, counted up to a bound."""
 
     title: str
     number: int
-    target: tuple[str, str]  # the page, and what it is asked for
+    target: tuple[str, str]  # the page to go to, and its filter
     is_alarming: bool = False
     bound: int = _COUNTED_MAX
 
     @property
     def text(self) -> str:
+        """The number as text."""
         return counted(min(self.number, self.bound), self.number >= self.bound)
 
 
 def counted(number: float, is_bounded: bool) -> str:
-    """A number, with a sign that there may be more."""
+    """Return a number as text, with a plus sign if there may be more."""
     return f"{number:,.0f}+" if is_bounded else f"{number:,.0f}"
 
 
 async def show(visit: Visit) -> Shown:
     asked = visit.asked("span")
     span = _SPANS.get(asked, _SPANS["1h"])
-    # A bucket's end, not this very moment: a picture changes when there is something new in it.
+    # The plot ends with a bucket, not now: so it changes only when there is something new in it.
     bucket = span / _BUCKETS
     now = datetime.now(UTC)
     end = datetime.fromtimestamp((now.timestamp() // bucket.total_seconds() + 1) * bucket.total_seconds(), UTC)
@@ -85,6 +87,8 @@ async def show(visit: Visit) -> Shown:
 
 
 async def counts(client: AnyClient, overdue: int) -> list[Count]:
+    """Return the counts at the top of the page."""
+
     async def runs(**wanted: Any) -> int:
         return len((await client.runs.list(limit=_COUNTED_MAX, **wanted)).runs)
 
@@ -103,12 +107,12 @@ async def counts(client: AnyClient, overdue: int) -> list[Count]:
         Count("paused", paused, ("runs", "hold:paused")),
         Count("overdue", overdue, ("runs", "status:suspended"), overdue > 0),
         Count("open tasks", tasks, ("tasks", "")),
-        Count("dead letters", letters, ("events", ""), letters > 0),
+        Count("dead letters", letters, ("dead-letters", ""), letters > 0),
     ]
 
 
 class Throughput(Struct, frozen=True):
-    """How many runs were started, by time and by how they stand now: a number for each kind, in words."""
+    """How many runs were started, by time and by their status now. `counts` has a text for each kind."""
 
     plot: Any
     counts: list[tuple[str, str]]
@@ -116,6 +120,7 @@ class Throughput(Struct, frozen=True):
 
 
 async def throughput(client: AnyClient, window: Window) -> Throughput:
+    """Return how many runs were started in each bucket of a window."""
     times = [window.at(number) for number in range(window.buckets + 1)]
     found = await client.runs.tally(times, limit=_BAR_MAX)
     series = [
@@ -127,19 +132,19 @@ async def throughput(client: AnyClient, window: Window) -> Throughput:
         (one.look, f"{counted(sum(one.values), is_bounded)} {one.title}")
         for one, is_bounded in zip(series, bounded, strict=True)
     ]
-    told = f"Runs that were started, by time: {', '.join(text for _, text in counts)}"
-    return Throughput(bars(window, series, told), counts, any(bounded))
+    title = f"Runs that were started, by time: {', '.join(text for _, text in counts)}"
+    return Throughput(bars(window, series, title), counts, any(bounded))
 
 
 class Lateness(Struct, frozen=True):
-    """How late timers were that have fired."""
+    """How late timers have fired."""
 
     plot: Any
     text: str
 
 
 async def lateness(client: AnyClient, window: Window) -> Lateness:
-    """Of the timers of the newest runs: what fired when is only in their journals."""
+    """Return how late the timers of the newest runs have fired. Only their journals say so."""
     runs = (await client.runs.list(created_from=window.begin, limit=_TIMED_RUNS_MAX)).runs
     fired = await client.runs.timers([run.id for run in runs])
     found = [

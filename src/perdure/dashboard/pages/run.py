@@ -1,4 +1,4 @@
-"""The page of a run: how it stands and why, what went wrong, what it did and shows, and what can be done about it."""
+"""The page of a run: its status and why, its failure, what it did and shows, and the changes that can be made."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Final
 from msgspec import Struct
 
 from perdure.dashboard.page import Action, Form, Page, Shown, Visit
-from perdure.dashboard.pages import handler
+from perdure.dashboard.pages import handlers
 from perdure.dashboard.renderer import url
 from perdure.dashboard.timeline import timeline
 from perdure.dashboard.words import reasons
 from perdure.errors import Misuse, RunFinished, RunNotFound
-from perdure.kernel.records import Failure
+from perdure.kernel.failures import Failure
 from perdure.kernel.status import FINISHED, Status
 from perdure.views import EntryView, History, RunTree, RunView, StreamItemView
 
@@ -25,7 +25,7 @@ _ZOOMS: Final = (1, 2, 4, 8, 16)
 
 
 class StreamShown(Struct, frozen=True):
-    """The end of a stream."""
+    """The last items of a stream."""
 
     name: str
     count: int
@@ -33,7 +33,7 @@ class StreamShown(Struct, frozen=True):
 
 
 class Fault(Struct, frozen=True, kw_only=True):
-    """What ended a run: the step that it came from, and the failures behind it."""
+    """The failure that ended a run: the entry that it came from, and its causes."""
 
     failure: Failure
     entry: EntryView | None
@@ -52,8 +52,8 @@ async def show(visit: Visit) -> Shown:
         return {**_emission(tree), "drawn": None, "ancestors": [], "happened": happened[-_JOURNAL_MAX:]}
     history = await client.handle(run_id).history()
     waits = await client.handle(run_id).waits() if run.status not in FINISHED else []
-    waits = [wait for wait in waits if wait.kind != "code"]  # It is stranded, which is said already.
-    handling = handler.wanted(run, history.journal)
+    waits = [wait for wait in waits if wait.kind != "code"]  # The page says already that the run is stranded.
+    handling = handlers.wanted(run, history.journal)
     zoom = visit.asked("zoom")
     factor = int(zoom) if zoom.isascii() and zoom.isdigit() and int(zoom) in _ZOOMS else 1
     return {
@@ -86,12 +86,14 @@ async def show(visit: Visit) -> Shown:
 
 
 def _emission(tree: RunTree | None) -> Shown:
-    """A message that was emitted from outside has an id, and a tree below it, and is no run."""
+    """Return the page of a message that was emitted from outside: it has an id and a tree below it, but is not a
+    run."""
     assert tree is not None
     return {"title": f"{tree.run.workflow} {tree.run.id}", "run": tree.run, "is_emission": True, "tree": tree}
 
 
 def _can(run: RunView) -> dict[str, bool]:
+    """Return which changes the run allows now."""
     is_active = run.status not in FINISHED
     is_operation = run.model == "operation"
     return {
@@ -115,14 +117,15 @@ def _fault(run: RunView, history: History) -> Fault | None:
         causes.append(cause)
         cause = cause.cause
     kind = "" if entry is None else "step" if run.model == "operation" else entry.kind
-    # The run's own stack is that of its code; the step has another, unless it is told as the same.
+    # The run's stack is that of its own code. The step has a stack of its own, unless it is a part of the run's.
     stack = entry.failure.stack if entry is not None and entry.failure is not None else ""
     is_same = stack in run.failure.stack
     return Fault(failure=run.failure, entry=entry, kind=kind, stack="" if is_same else stack, causes=causes)
 
 
 async def _tree(visit: Visit, run_id: str, run: RunView | None) -> tuple[RunTree | None, list[RunView]]:
-    """The whole tree that a run is in, or, where that is too large, the part from it on; and who is above it."""
+    """Return the whole tree that a run is in, or the part below the run if the tree is too large; and the runs above
+    it."""
     above: list[RunView] = []
     top, parent = run_id, run.parent_id if run is not None else None
     while parent is not None and len(above) < _ABOVE_MAX:
@@ -138,7 +141,7 @@ async def _tree(visit: Visit, run_id: str, run: RunView | None) -> tuple[RunTree
         except RunNotFound:
             if root == run_id:
                 raise
-        except Misuse:  # Too many.
+        except Misuse:  # The tree is too large.
             continue
     return None, above[::-1]
 
@@ -153,7 +156,7 @@ async def _streams(visit: Visit, run_id: str) -> list[StreamShown]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What can be done: always to the run as it was shown.
+# Changes. Each applies to the version of the run that the page has shown.
 
 
 async def cancel(visit: Visit, form: Form) -> str:
@@ -208,6 +211,6 @@ page = Page(
         Action("/runs/{run_id:str}/pause", pause),
         Action("/runs/{run_id:str}/resume", resume),
         Action("/runs/{run_id:str}/undo", undo),
-        *handler.actions,
+        *handlers.actions,
     ],
 )

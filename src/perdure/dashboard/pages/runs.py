@@ -1,4 +1,4 @@
-"""The list of runs: found by filters, kept as views, changed many at a time."""
+"""The list of runs: filter them, save filters as views, select runs to change."""
 
 from __future__ import annotations
 

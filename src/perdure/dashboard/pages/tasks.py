@@ -1,4 +1,4 @@
-"""What runs wait for people to do: the tasks, and a form for each."""
+"""The list of tasks, by status and queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics: who handles their messages, what waits for somebody whom no engine has, and emitting a message."""
+"""Topics: their handlers, runs that wait for a handler that no engine has, and a form to emit a message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NONCE_BYTES: Final = 12
 
 
 class Handler(Struct, frozen=True):
-    """Who handles messages of a topic; `engines` are those that have its code."""
+    """A handler of a topic. `engines` are the hosts of the engines that have its code."""
 
     topic: str
     name: str
@@ -58,7 +58,7 @@ async def _handlers(client: AnyClient) -> list[Handler]:
 
 
 async def _waiting(client: AnyClient, outside: list[str]) -> list[RunView]:
-    """Runs of handlers that no engine has: to be done, or to be undone."""
+    """Return the runs of handlers that no engine has, which are to be done or undone."""
     found: list[RunView] = []
     for name in outside:
         page = await client.runs.list(workflow=name, status=[Status.CREATED, Status.ROLLING_BACK], limit=_LIMIT)
@@ -67,13 +67,13 @@ async def _waiting(client: AnyClient, outside: list[str]) -> list[RunView]:
 
 
 async def emit(visit: Visit, form: Form) -> str:
-    """Emitted once, however often the same form is sent: what it says is a part of the message's id."""
+    """Emit a message once, however often the same form is sent: its content is part of the message's id."""
     name, text = form.text("topic"), form.text("message")
     if name not in await visit.client.topics.handlers():
-        raise Wrong(f"Nobody handles messages of the topic {name!r:.80}.")
+        raise Wrong(f"The topic {name!r:.80} has no handler.")
     message = json_of(text, "The message")
     said = hashlib.sha256(f"{form.text('nonce')}\0{name}\0{text}".encode(errors="backslashreplace")).hexdigest()
-    anything: Any = Any  # What type its messages have only its handlers know.
+    anything: Any = Any  # Only the handlers know the type of the messages.
     topic: Topic[Any] = Topic(name, anything)
     try:
         root = await visit.client.emit(topic, message, id=f"dashboard-{said[:32]}", actor=visit.caller.name)

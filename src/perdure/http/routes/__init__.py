@@ -1,43 +1,62 @@
-"""What the API can do: one module for each capability, and one line for it here."""
+"""The routes of the API: one module per noun, in the order of the facets of an engine."""
 
 from __future__ import annotations
 
 from perdure.http.routes import (
     artifacts,
     audit,
-    changes,
     dead_letters,
     definitions,
     engines,
     events,
-    executors,
     health,
-    insights,
     metrics,
+    records,
+    run,
+    run_details,
+    run_watch,
     runs,
     tasks,
     tokens,
     topics,
 )
 
-# Below the API's own path.
-CAPABILITIES = (
+# Routes below the API's own path. Their tags have the nouns that the command line, the dashboard and the docs have too.
+ROUTERS = (
     runs.router,
-    insights.router,
+    run.router,
+    run_details.router,
+    run_watch.router,
+    tasks.router,
+    artifacts.router,
+    records.router,
     events.router,
     dead_letters.router,
-    artifacts.router,
-    tasks.router,
-    executors.router,
     topics.router,
-    definitions.router,
     engines.router,
-    changes.router,
-    tokens.router,
+    definitions.router,
     audit.router,
+    tokens.router,
 )
 
-# Where those who watch a server look for them.
-WATCHED = (health.router, metrics.router)
+# Routes at the paths where monitoring looks for them.
+MONITORED = (health.router, metrics.router)
 
-__all__ = ["CAPABILITIES", "WATCHED"]
+# The tags in their order, with what each is about.
+TAGS = {
+    "runs": "Instances of workflows: start them, look at them, change them.",
+    "tasks": "Work that runs wait for people or programs to do.",
+    "artifacts": "Named results of runs.",
+    "records": "Named values with versions.",
+    "events": "Events that are sent to runs.",
+    "dead letters": "Events that their run did not read before it ended.",
+    "topics": "Messages of operations, their handlers, and what follows from them.",
+    "engines": "The processes that share the store.",
+    "definitions": "The workflows that can be started now.",
+    "audit": "Every change in the store, and who asked for it.",
+    "tokens": "Who may use the API.",
+    "health": "Checks for load balancers and supervisors.",
+    "metrics": "Figures for Prometheus.",
+}
+
+__all__ = ["MONITORED", "ROUTERS", "TAGS"]

@@ -1,4 +1,4 @@
-"""Artifacts: list them, and download what is in them."""
+"""Artifacts: list them, and download their content."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MEDIA_TYPE: Final = re.compile(
     re.ASCII,
 )
 _UNKNOWN: Final = "application/octet-stream"
-# What a browser may be told: none of these can act as a page, a script or a style, whoever refers to it.
+# Media types that are named to a browser: none of them can act as a page, a script or a style.
 _HARMLESS: Final = re.compile(
     r"(text/(plain|csv|markdown)|application/(json|pdf|zip|gzip|x-ndjson)|(image|audio|video|font)/(?!svg)[\w.+-]+)(;.*)?",
     re.ASCII,
@@ -33,7 +33,7 @@ _HARMLESS: Final = re.compile(
 
 
 class Artifacts(Struct, frozen=True, kw_only=True):
-    """A page of them; `cursor` is `after` of the next one, null if there is none."""
+    """A page of artifacts. `cursor` is the `after` of the next page; it is null on the last one."""
 
     artifacts: list[ArtifactView]
     cursor: str | None
@@ -50,7 +50,7 @@ async def list_artifacts(
     after: After = None,
     limit: Limit = 100,
 ) -> Artifacts:
-    """Published artifacts, the newest first, without content; `staged` adds those of runs under way."""
+    """List published artifacts, newest first, without content. `staged` adds those of runs that have not ended."""
     within = reach_of(request).within
     found = await client.artifacts.list(
         name=name, run=run, type=type, staged=staged, within=within, after=after, limit=limit
@@ -60,33 +60,33 @@ async def list_artifacts(
 
 @get("/{artifact_id:str}", guards=[reads_artifact], responses=no(ArtifactNotFound))
 async def get_artifact(client: TheClient, artifact_id: Id) -> ArtifactView:
-    """One artifact, without content."""
+    """Return an artifact, without its content."""
     return await client.artifacts.get(id=artifact_id)
 
 
 @get(
     "/{artifact_id:str}/content",
     guards=[reads_artifact],
-    media_type="*/*",  # that of the artifact, which is set below
-    response_headers=[ResponseHeader(name="ETag", description="Of the content's SHA-256.", documentation_only=True)],
+    media_type="*/*",  # the response has that of the artifact
+    response_headers=[ResponseHeader(name="ETag", description="The SHA-256 of the content.", documentation_only=True)],
     responses=no(ArtifactNotFound),
 )
 async def artifact_content(client: TheClient, artifact_id: Id) -> Stream:
-    """An artifact's content, as a file, part by part. Media types that a browser could run (HTML, scripts, SVG …) are
-    told as application/octet-stream; the artifact itself has its own."""
+    """Download an artifact's content. The response is application/octet-stream for media types that a browser could
+    execute (HTML, scripts, SVG …); the artifact's view has its real media type."""
     return await content_of(client, artifact_id)
 
 
 async def content_of(client: AnyClient, artifact_id: str) -> Stream:
-    """An artifact's content as an answer. Raises ArtifactNotFound."""
+    """Return an artifact's content as a response. Raises ArtifactNotFound."""
     found = await client.artifacts.get(id=artifact_id)
     return Stream(
         client.artifacts.open(artifact_id),
         headers={
-            "Content-Type": _told(found.media_type),
+            "Content-Type": _safe(found.media_type),
             "Content-Length": str(found.size),
             "Content-Disposition": f"attachment; filename*=UTF-8''{quote(found.name, safe='')}",
-            # What a run made must never act as a page of ours, whatever it says that it is.
+            # The content comes from a run: it must never act as a page of this server, whatever its media type says.
             "Content-Security-Policy": "sandbox; default-src 'none'",
             "Cross-Origin-Resource-Policy": "same-origin",
             "ETag": f'"sha256-{found.digest}"',
@@ -94,7 +94,8 @@ async def content_of(client: AnyClient, artifact_id: str) -> Stream:
     )
 
 
-def _told(media_type: str) -> str:
+def _safe(media_type: str) -> str:
+    """Return a media type, or that of unknown content if a browser could execute it."""
     is_fine = _MEDIA_TYPE.fullmatch(media_type) is not None and _HARMLESS.fullmatch(media_type.lower()) is not None
     return media_type if is_fine else _UNKNOWN
 

@@ -1,4 +1,4 @@
-"""The audit of everything, as lines of JSON, for those who keep it elsewhere."""
+"""The audit trail of everything in the store, as lines of JSON."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ async def export_audit(
     request: Asked,
     client: TheClient,
     streams: TheStreams,
-    since: Annotated[datetime | None, QueryParameter(description="From this time on.")] = None,
-    until: Annotated[datetime | None, QueryParameter(description="Before this time.")] = None,
+    since: Annotated[datetime | None, QueryParameter(description="Only changes since this time.")] = None,
+    until: Annotated[datetime | None, QueryParameter(description="Only changes before this time.")] = None,
 ) -> Stream:
-    """Every change of a run, a record or a token, with who asked for it: a JSON object in each line, in a stable order.
-    The last line is `{"type": "end", "lines": …}`; an answer without it is not whole."""
+    """Export every change of a run, a record or a token, and who asked for it, as one JSON object per line, in a stable
+    order. The last line is `{"type": "end", "lines": …}`: a response without it is incomplete."""
     first = None if since is None else moment(since)
     last = None if until is None else moment(until)
     lines = client.audit.export(since=first, until=last)
@@ -40,7 +40,7 @@ async def export_audit(
 
 
 async def _written(lines: AsyncIterator[AuditLine], request: Asked, check_s: float) -> AsyncIterator[bytes]:
-    """The lines as they are sent. They stop, without the last one, when the token is not valid any more."""
+    """Return the lines in chunks. They stop, without the last line, when the token is no longer valid."""
     chunk = bytearray()
     checked_at = monotonic()
     async for line in lines:

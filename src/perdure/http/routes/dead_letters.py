@@ -1,4 +1,4 @@
-"""Dead letters: events whose run ended before it read them."""
+"""Dead letters: events that their run did not read before it ended."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from perdure.views import DeadLetterView
 
 
 class DeadLetters(Struct, frozen=True, kw_only=True):
-    """A page of them; `cursor` is `after` of the next one, null if there is none."""
+    """A page of dead letters. `cursor` is the `after` of the next page; it is null on the last one."""
 
     dead_letters: list[DeadLetterView]
     cursor: str | None
 
 
 class Replay(Body, frozen=True, kw_only=True):
-    """The run to send it to; without one it is for whoever waits."""
+    """The run to send the event to. Without it, the event is broadcast."""
 
     to: Name | None = None
 
@@ -32,14 +32,14 @@ class Replay(Body, frozen=True, kw_only=True):
 async def list_dead_letters(
     client: TheClient, name: Text = None, after: After = None, limit: Limit = 100
 ) -> DeadLetters:  # fmt: skip
-    """Dead letters, the oldest first."""
+    """List dead letters, oldest first."""
     found = await client.dead_letters.list(name=name, after=after, limit=limit)
     return DeadLetters(dead_letters=found, cursor=cursor_of(found, limit))
 
 
 @get("/{letter_id:str}", guards=[reads], responses=no(DeadLetterNotFound))
 async def get_dead_letter(client: TheClient, letter_id: Id) -> DeadLetterView:
-    """One dead letter."""
+    """Return a dead letter."""
     return await client.dead_letters.get(letter_id)
 
 
@@ -50,13 +50,13 @@ async def get_dead_letter(client: TheClient, letter_id: Id) -> DeadLetterView:
     responses=no(DeadLetterNotFound, RunNotFound, RunFinished, QueueFull, InvalidArguments, changes=True),
 )
 async def replay_dead_letter(request: Asked, client: TheClient, letter_id: Id, data: JSONBody[Replay]) -> SentView:
-    """Send it again."""
+    """Send the event of a dead letter again. The dead letter is gone once the event is delivered or queued."""
     return sent_view(await client.dead_letters.replay(letter_id, to=data.to, actor=caller_of(request).name))
 
 
 @delete("/{letter_id:str}", guards=[operates], responses=no(DeadLetterNotFound, changes=True))
 async def remove_dead_letter(request: Asked, client: TheClient, letter_id: Id) -> None:
-    """Forget it, for good. Who did so stays on record."""
+    """Remove a dead letter for good. A record keeps who removed it."""
     await client.dead_letters.get(letter_id)
     await client.dead_letters.remove(letter_id, actor=caller_of(request).name)
 

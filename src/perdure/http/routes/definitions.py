@@ -1,4 +1,4 @@
-"""Definitions: the workflows that can be started, as the engines that are alive have them."""
+"""Definitions: the workflows that can be started now, because a live engine has them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perdure.http.reach import reach_of, reads_some
 
 
 class DefinitionView(Struct, frozen=True, kw_only=True):
-    """A workflow's name and version, and the ids of the engines that have it."""
+    """A workflow's name and version, and the ids of the live engines that have it."""
 
     workflow: str
     version: str
@@ -20,7 +20,8 @@ class DefinitionView(Struct, frozen=True, kw_only=True):
 
 @get("/", guards=[reads_some], responses=no())
 async def list_definitions(request: Asked, client: TheClient) -> list[DefinitionView]:
-    """What can be started now, by name and version. Operations are not: they handle messages of topics."""
+    """List the workflows that live engines have, by name and version. Operations are not started but handle messages:
+    see topics."""
     reach = reach_of(request)
     found: dict[tuple[str, str], list[str]] = {}
     handlers = await client.topics.handlers()

@@ -1,4 +1,4 @@
-"""Events: send them, and look at those that wait to be read."""
+"""Events: send them, list those that wait to be read, and purge those that have expired."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from perdure.http.dependencies import Asked, TheClient
 from perdure.http.params import Body, Id, Limit, Name, Text
 from perdure.http.problems import Refused, no
 from perdure.http.reach import operates_run, reach_of, reads_some
+from perdure.http.routes.run import Nothing
 from perdure.http.scopes import Scope
 from perdure.views import EventView
 
@@ -31,7 +32,7 @@ _SENDING = (RunNotWaiting, KeyReused, QueueFull, UnstorableValue, InvalidArgumen
 
 
 class NewEvent(Body, frozen=True, kw_only=True):
-    """An event. `strict` refuses to queue it if nobody waits for it."""
+    """An event. With `strict` it is refused, instead of queued, if no run waits for it."""
 
     name: Name
     value: Any = None
@@ -39,15 +40,22 @@ class NewEvent(Body, frozen=True, kw_only=True):
 
 
 class SentView(Struct, frozen=True, kw_only=True):
-    """What became of an event: `delivered` to the runs that waited for it, or `queued`. One that was sent before with
-    the same key is said to be queued, whatever has become of it."""
+    """The outcome for an event: `delivered` to the runs that waited for it, or `queued`. An event that was sent before
+    with the same key is reported as `queued`, even if it was delivered."""
 
     outcome: Literal["delivered", "queued"]
     run_ids: list[str]
     event_id: str | None
 
 
+class PurgedView(Struct, frozen=True, kw_only=True):
+    """How many expired events, idempotency keys and sessions were removed."""
+
+    removed: int
+
+
 def sent_view(sent: Delivered | Queued) -> SentView:
+    """Return the outcome of a send."""
     if isinstance(sent, Delivered):
         return SentView(outcome="delivered", run_ids=list(sent.run_ids), event_id=None)
     return SentView(outcome="queued", run_ids=[], event_id=sent.event_id)
@@ -57,7 +65,8 @@ def sent_view(sent: Delivered | Queued) -> SentView:
 async def broadcast_event(
     request: Asked, client: TheClient, data: JSONBody[NewEvent], idempotency_key: IdempotencyKey = None
 ) -> SentView:
-    """Send an event to whoever waits for it. With an Idempotency-Key it is sent once."""
+    """Broadcast an event: to the runs that wait for it, or, if there are none, to the next one that does. With an
+    Idempotency-Key it is sent once."""
     event = NamedEvent(data.name, data.value)
     actor = caller_of(request).name
     return sent_view(await client.send(event, key=idempotency_key, strict=data.strict, actor=actor))
@@ -85,14 +94,22 @@ async def send_event(
 async def list_events(
     request: Asked, client: TheClient, name: Text = None, to: Text = None, limit: Limit = 100
 ) -> list[EventView]:
-    """Events that wait to be read, in the order of sending: those sent to a run, or those for anybody."""
+    """List events that wait to be read, in the order of sending: those sent to a run (`to`), or the broadcast ones."""
     if to is not None:
         await reach_of(request).check_run(Scope.READ, to)
     elif not caller_of(request).grants.includes(Scope.READ):
-        raise Refused("forbidden", "events for anybody need a scope for everything; say which run's: to=…")
+        raise Refused("forbidden", "broadcast events need a scope for everything; to list those of one run, add to=RUN")
     return await client.events.pending(name=name, to=to, limit=limit)
 
 
-router = Router("/", route_handlers=[broadcast_event, send_event, list_events], tags=["events"])
+@post("/events:purge", guards=[operates], status_code=200, responses=no(changes=True))
+async def purge_events(client: TheClient, data: JSONBody[Nothing]) -> PurgedView:
+    """Remove expired events, old idempotency keys and ended sessions of the dashboard now. Engines do this by
+    themselves from time to time."""
+    del data
+    return PurgedView(removed=await client.events.purge())
+
+
+router = Router("/", route_handlers=[broadcast_event, send_event, list_events, purge_events], tags=["events"])
 
 __all__ = ["SentView", "router", "sent_view"]

@@ -1,4 +1,4 @@
-"""Health: whether the server is there, and whether it can do something. Both answer without a token."""
+"""Health checks: whether the server is alive, and whether it is ready. Neither needs a token."""
 
 from __future__ import annotations
 
@@ -16,21 +16,25 @@ _PATIENCE_S: Final = 5.0
 
 
 class Health(Struct, frozen=True):
+    """The state of the server."""
+
     status: Literal["ok", "unavailable"]
 
 
-_UNREADY: Final = {503: ResponseSpec(data_container=Health, generate_examples=False, description="not now")}
+_UNREADY: Final = {
+    503: ResponseSpec(data_container=Health, generate_examples=False, description="The store does not answer.")
+}
 
 
 @get("/live", security=[{}])
 async def live() -> Health:
-    """The process answers. It says nothing of the store."""
+    """Check that the process answers. The store is not asked."""
     return Health("ok")
 
 
 @get("/ready", security=[{}], responses=_UNREADY)
 async def ready(client: TheClient) -> Response[Health]:
-    """The store answers too."""
+    """Check that the store answers too."""
     try:
         async with asyncio.timeout(_PATIENCE_S):
             await client.engines.list()

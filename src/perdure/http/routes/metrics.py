@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: of this server, and of what in the store wants somebody's attention."""
+"""Metrics for Prometheus: of this server, and of what needs attention in the store."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _KINDS: Final = ("blocked", "poison", "paused")
 
 @get("/", guards=[reads], media_type=CONTENT_TYPE, responses=no())
 async def metrics(client: TheClient, measures: TheMeasures, streams: TheStreams) -> Response[str]:
-    """The text format of Prometheus. What is counted in the store is counted up to a thousand. While the store does not
-    answer, `perdure_store_up` is 0, and only what this process knows itself is there."""
+    """Return metrics in the text format of Prometheus. Counts of what is in the store stop at a thousand. While the
+    store does not answer, `perdure_store_up` is 0, and only the metrics of this process are there."""
     try:
         async with asyncio.timeout(_PATIENCE_S):
             stored = await _stored(client)
@@ -34,20 +34,20 @@ async def metrics(client: TheClient, measures: TheMeasures, streams: TheStreams)
     holds = [({"hold": kind}, stats.holds[kind]) for kind in _KINDS]
     lines = [
         *metric("perdure_store_up", "gauge", "Whether the store answers.", [({}, int(stored is not None))]),
-        *metric("perdure_store_outages_total", "counter", "Times that the store began to fail.", outages),
+        *metric("perdure_store_outages_total", "counter", "How often the store began to fail.", outages),
         *(stored or ()),
         *metric("perdure_holds_total", "counter", "Holds that this process has set.", holds),
         *metric("perdure_ops_total", "counter", "Ops that this process has decided.", [({}, stats.ops)]),
-        *metric("perdure_commits_total", "counter", "Batches that it has committed.", [({}, stats.commits)]),
-        *metric("perdure_resends_total", "counter", "Batches that it sent again.", [({}, stats.resends)]),
-        *metric("perdure_http_streams", "gauge", "Streams of events that are open.", [({}, streams.open)]),
+        *metric("perdure_commits_total", "counter", "Batches that this process has committed.", [({}, stats.commits)]),
+        *metric("perdure_resends_total", "counter", "Batches that this process has sent again.", [({}, stats.resends)]),
+        *metric("perdure_http_streams", "gauge", "Streams of server-sent events that are open.", [({}, streams.open)]),
         *measures.lines(),
     ]
     return Response("\n".join(lines) + "\n", media_type=CONTENT_TYPE)
 
 
 async def _stored(client: AnyClient) -> list[str]:
-    """What the store knows. Raises StoreError."""
+    """Return the metrics of what is in the store. Raises StoreError."""
     engines = await client.engines.list()
     workers = sum(1 for engine in engines if engine.workflows)
     holds = [({"hold": kind}, len((await client.runs.list(hold=kind, limit=_COUNTED_MAX)).runs)) for kind in _KINDS]
@@ -64,7 +64,7 @@ async def _stored(client: AnyClient) -> list[str]:
             "Runs whose code no engine has, of the newest 1000 that have not ended.",
             [({}, stranded)],
         ),
-        *metric("perdure_tasks_open", "gauge", "Tasks that wait to be done, up to 1000.", [({}, tasks)]),
+        *metric("perdure_tasks_open", "gauge", "Open tasks, up to 1000.", [({}, tasks)]),
         *metric("perdure_dead_letters", "gauge", "Dead letters, up to 1000.", [({}, letters)]),
     ]
 

@@ -1,47 +1,47 @@
-"""Runs: start, look at, list, change."""
+"""Runs as a collection: start, list and count them, and change many at once. One run: run.py.
+
+A run's id may be any text, so `/runs/…` has no room for other words. What is done with the collection stands behind a
+colon: `/runs:count`.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from litestar import Response, Router, get, patch, post
+from litestar import Response, Router, get, post
 from litestar.datastructures import ResponseHeader
 from litestar.di import NamedDependency, Provide
 from litestar.params import JSONBody, QueryParameter
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
+from perdure import BulkReport, RunSelection
 from perdure.engine import AnyClient
-from perdure.errors import (
-    ConcurrentModification,
-    InvalidArguments,
-    Misuse,
-    NotPublished,
-    RunExists,
-    RunFinished,
-    RunNotFound,
-    RunNotRetryable,
-    UnknownWorkflow,
-    UnstorableValue,
-)
-from perdure.http.access import caller_of
-from perdure.http.conditions import IdempotencyKey, IfMatch, etag, expected_version, run_id_of
+from perdure.errors import InvalidArguments, Misuse, PerdureError, RunExists, UnknownWorkflow, UnstorableValue
+from perdure.http.access import caller_of, operates, reads
+from perdure.http.conditions import ETAG, IdempotencyKey, etag, run_id_of
 from perdure.http.dependencies import Asked, TheClient
-from perdure.http.params import Body, Id, Limit, Name, Wanted, moment, wanted_runs
-from perdure.http.problems import no
-from perdure.http.reach import operates_run, operates_some, reach_of, reads_run, reads_some
+from perdure.http.params import Body, Hold, Limit, Name, Tags, Wanted, moment, wanted_runs
+from perdure.http.problems import Problem, Refused, no, problem_of
+from perdure.http.reach import operates_some, reach_of, reads_some
 from perdure.http.scopes import Scope
-from perdure.views import History, Page, RunTree, RunView, StreamItemView
+from perdure.kernel.status import ACTIVE, Status
+from perdure.views import Page, RunView
 
-Tags = dict[Name, Name]
-_TREE_RUNS_MAX = 10_000
-_ETAG = [ResponseHeader(name="ETag", description="The run's version.", documentation_only=True)]
-_CHANGE = (RunNotFound, RunFinished, ConcurrentModification, InvalidArguments, "precondition_required")
+_COUNT_MAX = 1_000_000
+_CHANGED_MAX = 10_000
+_MANY_MAX = 1_000
+
+Ids = Annotated[list[str], QueryParameter(name="id", min_items=1, max_items=_MANY_MAX, description="The ids.")]
 
 
 class NewRun(Body, frozen=True, kw_only=True):
-    """What to start. With an `id` it is started once; without a `version`, as the newest engine has it."""
+    """A run to start. With an `id`, starting it again changes nothing. The default `version` is that of the newest
+    engine that has the workflow."""
 
     workflow: Name
     input: dict[str, Any] = field(default_factory=dict)
@@ -51,45 +51,62 @@ class NewRun(Body, frozen=True, kw_only=True):
     deadline: datetime | None = None
 
 
-class RunChange(Body, frozen=True, kw_only=True):
-    """Tags replace all that there were; a deadline of null is none."""
+class NewRuns(Body, frozen=True, kw_only=True):
+    """Runs to start."""
 
-    tags: Tags | UnsetType = UNSET
-    deadline: datetime | UnsetType | None = UNSET
+    runs: Annotated[list[NewRun], Meta(min_length=1, max_length=_MANY_MAX)]
 
 
-class Reason(Body, frozen=True, kw_only=True):
+class StartedRun(Struct, frozen=True, kw_only=True):
+    """One of many runs that were to be started: its `id`, or the `error` for which it was not started."""
+
+    id: str | None
+    error: Problem | None
+
+
+class RunCount(Struct, frozen=True, kw_only=True):
+    """How many runs there are: `limit`, if there are that many or more."""
+
+    count: int
+    limit: int
+
+
+class Selection(Body, frozen=True, kw_only=True):
+    """Which runs are selected: those that match all fields. An empty object selects all runs."""
+
+    workflow: Name | None = None
+    status: Annotated[list[Status], Meta(max_length=len(Status))] = field(default_factory=list)
+    hold: Hold | None = None
+    parent: Name | None = None
+    tags: Tags = field(default_factory=dict)
+    created_from: datetime | None = None
+    created_before: datetime | None = None
+
+
+class ManyChanges(Body, frozen=True, kw_only=True):
+    """A change of many runs. With `dry_run` nothing is changed, and the report has the runs that would be."""
+
+    selection: Selection
+    dry_run: bool = False
+
+
+class ManyChangesWithReason(ManyChanges, frozen=True, kw_only=True):
+    """A change of many runs. With `dry_run` nothing is changed, and the report has the runs that would be. The audit
+    trails of the runs keep the `reason`."""
+
     reason: Annotated[str, Meta(max_length=10_000)] = ""
 
 
-class Nothing(Body, frozen=True, kw_only=True):
-    """An empty object."""
-
-
-class PublishedView(Struct, frozen=True, kw_only=True):
-    """A value that a run shows."""
-
-    key: str
-    value: Any
-
-
-class StreamPage(Struct, frozen=True, kw_only=True):
-    """Items of a stream. `after` of the next page is `next`."""
-
-    items: list[StreamItemView]
-    next: int
-
-
 @post(
-    "/",
+    "/runs",
     guards=[operates_some],
-    response_headers=[*_ETAG, ResponseHeader(name="Location", documentation_only=True)],
+    response_headers=[*ETAG, ResponseHeader(name="Location", documentation_only=True)],
     responses=no(RunExists, UnknownWorkflow, UnstorableValue, InvalidArguments, changes=True),
 )
 async def start_run(
     request: Asked, client: TheClient, data: JSONBody[NewRun], idempotency_key: IdempotencyKey = None
 ) -> Response[RunView]:
-    """Start a run. With an id, or with an Idempotency-Key, sending it again gives the same run."""
+    """Start a run. With an id, or with an Idempotency-Key, sending the request again returns the same run."""
     run_id = data.id
     reach = reach_of(request)
     reach.check(Scope.OPERATE, data.workflow, data.tags)
@@ -97,206 +114,140 @@ async def start_run(
         reach.check_id(run_id, data.workflow, data.tags)
     elif idempotency_key is not None:
         run_id = run_id_of(idempotency_key, reach.key_scope(data.workflow, data.tags))
-
-    async def start() -> str:
-        handle = await client.start(
-            data.workflow,
-            data.input,
-            version=data.version,
-            id=run_id,
-            tags=data.tags,
-            deadline=None if data.deadline is None else moment(data.deadline),
-            actor=caller_of(request).name,
-        )
-        return handle.id
-
-    view = await reach.started(start(), run_id)
+    view = await reach.started(_start(client, replace(data, id=run_id), caller_of(request).name), run_id)
     location = f"{request.url.path.rstrip('/')}/{quote(view.id, safe='')}"
     return Response(view, headers={"ETag": etag(view.version), "Location": location})
 
 
+async def _start(client: AnyClient, wanted: NewRun, actor: str) -> str:
+    handle = await client.start(
+        wanted.workflow,
+        wanted.input,
+        version=wanted.version,
+        id=wanted.id,
+        tags=wanted.tags,
+        deadline=None if wanted.deadline is None else moment(wanted.deadline),
+        actor=actor,
+    )
+    return handle.id
+
+
+@post("/runs:start-many", guards=[operates], status_code=200, responses=no(changes=True))
+async def start_runs(request: Asked, client: TheClient, data: JSONBody[NewRuns]) -> list[StartedRun]:
+    """Start many runs, which share commits. The result has one item for each run, in the same order. A run that cannot
+    be started does not keep the others from starting: send the request again with ids, and no run starts twice."""
+    actor = caller_of(request).name
+
+    async def start(wanted: NewRun) -> StartedRun:
+        try:
+            return StartedRun(id=await _start(client, wanted, actor), error=None)
+        except (PerdureError, Refused) as error:
+            return StartedRun(id=None, error=problem_of(error))
+
+    return list(await asyncio.gather(*[start(wanted) for wanted in data.runs]))
+
+
 @get(
-    "/", guards=[reads_some], dependencies={"wanted": Provide(wanted_runs, sync_to_thread=False)}, responses=no(Misuse)
+    "/runs",
+    guards=[reads_some],
+    dependencies={"wanted": Provide(wanted_runs, sync_to_thread=False)},
+    responses=no(Misuse),
 )
 async def list_runs(
     request: Asked,
     wanted: NamedDependency[Wanted],
     limit: Limit = 100,
-    cursor: Annotated[str | None, QueryParameter(max_length=600, description="That of the page before.")] = None,
+    cursor: Annotated[
+        str | None, QueryParameter(max_length=600, description="The cursor that the previous page has.")
+    ] = None,
 ) -> Page:
-    """Runs, the newest first, without their payloads."""
+    """List runs, newest first, without their payloads."""
     return await reach_of(request).page(wanted, limit, cursor)
 
 
-@get("/{run_id:str}", guards=[reads_run], response_headers=_ETAG, responses=no(RunNotFound))
-async def get_run(client: TheClient, run_id: Id) -> Response[RunView]:
-    """A run with its input, and its output or failure."""
-    return tagged(await found(client, run_id))
+@get("/runs:get-many", guards=[reads], responses=no(InvalidArguments))
+async def get_runs(client: TheClient, ids: Ids) -> dict[str, RunView]:
+    """Return runs by their ids, in one query. Ids that no run has are absent."""
+    return await client.runs.get_many(ids)
 
 
-@patch(
-    "/{run_id:str}", guards=[operates_run], response_headers=_ETAG, responses=no(*_CHANGE, Misuse, changes=True)
-)  # fmt: skip
-async def change_run(
-    request: Asked, client: TheClient, run_id: Id, data: JSONBody[RunChange], if_match: IfMatch = None
-) -> Response[RunView]:
-    """Replace a run's tags, or its deadline. A token that is for some runs cannot put one out of its own reach."""
-    deadline = data.deadline
-    if data.tags is not UNSET:
-        await reach_of(request).check_tags(run_id, data.tags)
-    await client.handle(run_id).update(
-        expected_version=expected_version(if_match),
-        tags=None if data.tags is UNSET else data.tags,
-        deadline=moment(deadline) if isinstance(deadline, datetime) else deadline,
-        actor=caller_of(request).name,
-    )
-    return tagged(await found(client, run_id))
-
-
-@post(
-    "/{run_id:str}/cancel",
-    guards=[operates_run],
-    status_code=200,
-    response_headers=_ETAG,
-    responses=no(*_CHANGE, changes=True),
+@get(
+    "/runs:count",
+    guards=[reads],
+    dependencies={"wanted": Provide(wanted_runs, sync_to_thread=False)},
+    responses=no(Misuse),
 )
-async def cancel_run(
-    request: Asked, client: TheClient, run_id: Id, data: JSONBody[Reason], if_match: IfMatch = None
-) -> Response[RunView]:
-    """End a run as cancelled, with its children; what it registered for that is undone."""
-    version = expected_version(if_match)
+async def count_runs(
+    client: TheClient,
+    wanted: NamedDependency[Wanted],
+    limit: Annotated[int, QueryParameter(ge=1, le=_COUNT_MAX, description="Stop counting at this number.")] = 10_000,
+) -> RunCount:
+    """Count runs."""
+    return RunCount(count=await client.runs.count(wanted.selection(), limit=limit), limit=limit)
+
+
+@post("/runs:cancel", guards=[operates], status_code=200, responses=no(Misuse, changes=True))
+async def cancel_runs(request: Asked, client: TheClient, data: JSONBody[ManyChangesWithReason]) -> BulkReport:
+    """Cancel all selected runs that have not ended, as `/runs/{run_id}/cancel` does, up to 10,000 at once.
+
+    If the server dies, some runs are cancelled and others are not: send the request again."""
+    selection = await _selected(client, data.selection, sorted(ACTIVE))
     actor = caller_of(request).name
-    done = await client.handle(run_id).cancel(expected_version=version, reason=data.reason, actor=actor)
-    view = await found(client, run_id)
-    if not done:
-        raise RunFinished(f"run {run_id!r} is {view.status}: nothing to cancel", run_id=run_id, status=view.status)
-    return tagged(view)
+    return await client.runs.cancel(selection, reason=data.reason, dry_run=data.dry_run, actor=actor)
 
 
-@post(
-    "/{run_id:str}/retry",
-    guards=[operates_run],
-    status_code=200,
-    response_headers=_ETAG,
-    responses=no(*_CHANGE, RunNotRetryable, changes=True),
-)
-async def retry_run(
-    request: Asked, client: TheClient, run_id: Id, data: JSONBody[Nothing], if_match: IfMatch = None
-) -> Response[RunView]:
-    """Run a failed run again, from the step whose failure ended it."""
-    del data
-    await client.handle(run_id).retry(expected_version=expected_version(if_match), actor=caller_of(request).name)
-    return tagged(await found(client, run_id))
+@post("/runs:pause", guards=[operates], status_code=200, responses=no(Misuse, changes=True))
+async def pause_runs(request: Asked, client: TheClient, data: JSONBody[ManyChangesWithReason]) -> BulkReport:
+    """Hold all selected runs that have not ended and are not held. Otherwise as `/runs:cancel`."""
+    selection = await _selected(client, data.selection, sorted(ACTIVE))
+    actor = caller_of(request).name
+    return await client.runs.pause(selection, reason=data.reason, dry_run=data.dry_run, actor=actor)
 
 
-@post(
-    "/{run_id:str}/pause",
-    guards=[operates_run],
-    status_code=200,
-    response_headers=_ETAG,
-    responses=no(*_CHANGE, changes=True),
-)
-async def pause_run(
-    request: Asked, client: TheClient, run_id: Id, data: JSONBody[Reason], if_match: IfMatch = None
-) -> Response[RunView]:
-    """Set a run aside until it is resumed. One that is held already stays as it is."""
-    version = expected_version(if_match)
-    await client.handle(run_id).pause(expected_version=version, reason=data.reason, actor=caller_of(request).name)
-    return tagged(await found(client, run_id))
+@post("/runs:resume", guards=[operates], status_code=200, responses=no(Misuse, changes=True))
+async def resume_runs(request: Asked, client: TheClient, data: JSONBody[ManyChanges]) -> BulkReport:
+    """Lift the holds of all selected runs. Otherwise as `/runs:cancel`."""
+    selection = await _selected(client, data.selection, sorted(ACTIVE))
+    return await client.runs.resume(selection, dry_run=data.dry_run, actor=caller_of(request).name)
 
 
-@post(
-    "/{run_id:str}/resume",
-    guards=[operates_run],
-    status_code=200,
-    response_headers=_ETAG,
-    responses=no(*_CHANGE, changes=True),
-)
-async def resume_run(
-    request: Asked, client: TheClient, run_id: Id, data: JSONBody[Nothing], if_match: IfMatch = None
-) -> Response[RunView]:
-    """Lift a run's hold, whatever its kind. One that is not held stays as it is."""
-    del data
-    await client.handle(run_id).resume(expected_version=expected_version(if_match), actor=caller_of(request).name)
-    return tagged(await found(client, run_id))
+@post("/runs:retry", guards=[operates], status_code=200, responses=no(Misuse, changes=True))
+async def retry_runs(request: Asked, client: TheClient, data: JSONBody[ManyChanges]) -> BulkReport:
+    """Retry all selected runs that have failed. Otherwise as `/runs:cancel`."""
+    selection = await _selected(client, data.selection, [Status.FAILED])
+    return await client.runs.retry(selection, dry_run=data.dry_run, actor=caller_of(request).name)
 
 
-@get("/{run_id:str}/history", guards=[reads_run], responses=no(RunNotFound))
-async def run_history(client: TheClient, run_id: Id) -> History:
-    """What a run did, every change of its status with who asked for it, and what retries set aside."""
-    return await client.handle(run_id).history()
-
-
-@get("/{run_id:str}/tree", guards=[reads_run], responses=no(RunNotFound, Misuse))
-async def run_tree(
-    request: Asked,
-    client: TheClient,
-    run_id: Id,
-    runs_max: Annotated[int, QueryParameter(ge=1, le=_TREE_RUNS_MAX)] = 1_000,
-) -> RunTree:
-    """A run with its children and theirs."""
-    return await client.handle(run_id).tree(runs_max=runs_max, within=reach_of(request).within)
-
-
-@get("/{run_id:str}/published", guards=[reads_run], responses=no(RunNotFound))
-async def run_published(client: TheClient, run_id: Id) -> dict[str, Any]:
-    """All that a run has published, by key."""
-    return await client.handle(run_id).published()
-
-
-@get("/{run_id:str}/published/{key:str}", guards=[reads_run], responses=no(RunNotFound, NotPublished))
-async def run_published_value(client: TheClient, run_id: Id, key: Id) -> PublishedView:
-    """What a run has published under a key."""
-    return PublishedView(key=key, value=await client.handle(run_id).published(key))
-
-
-@get("/{run_id:str}/streams/{name:str}", guards=[reads_run], responses=no(RunNotFound))
-async def run_stream(
-    client: TheClient,
-    run_id: Id,
-    name: Id,
-    after: Annotated[int, QueryParameter(ge=0, le=2**63 - 1, description="The offset of the last item seen.")] = 0,
-    limit: Limit = 100,
-) -> StreamPage:
-    """Items of a run's stream that are there by now, in order."""
-    items: list[StreamItemView] = []
-    async for item in client.handle(run_id).stream(name, after=after, follow=False):
-        items.append(item)
-        if len(items) == limit:
-            break
-    return StreamPage(items=items, next=items[-1].offset if items else after)
-
-
-async def found(client: AnyClient, run_id: str) -> RunView:
-    """Raises RunNotFound."""
-    view = await client.runs.get(run_id)
-    if view is None:
-        raise RunNotFound(run_id)
-    return view
-
-
-def tagged(view: RunView) -> Response[RunView]:
-    return Response(view, headers={"ETag": etag(view.version)})
+async def _selected(client: AnyClient, wanted: Selection, statuses: Sequence[str]) -> RunSelection:
+    """Return a selection of runs in these statuses, unless it names others. Raises Refused if they are too many."""
+    selection = RunSelection(
+        workflow=wanted.workflow,
+        status=[str(status) for status in wanted.status] or list(statuses),
+        hold=wanted.hold,
+        parent=wanted.parent,
+        tags=wanted.tags,
+        created_from=None if wanted.created_from is None else moment(wanted.created_from),
+        created_before=None if wanted.created_before is None else moment(wanted.created_before),
+    )
+    if await client.runs.count(selection, limit=_CHANGED_MAX + 1) > _CHANGED_MAX:
+        raise Refused("invalid_request", f"more than {_CHANGED_MAX} runs are selected; select fewer at a time")
+    return selection
 
 
 router = Router(
-    "/runs",
+    "/",
     route_handlers=[
         start_run,
+        start_runs,
         list_runs,
-        get_run,
-        change_run,
-        cancel_run,
-        retry_run,
-        pause_run,
-        resume_run,
-        run_history,
-        run_tree,
-        run_published,
-        run_published_value,
-        run_stream,
+        get_runs,
+        count_runs,
+        cancel_runs,
+        pause_runs,
+        resume_runs,
+        retry_runs,
     ],
     tags=["runs"],
 )
 
-__all__ = ["Nothing", "Reason", "Tags", "found", "router"]
+__all__ = ["router"]

@@ -1,4 +1,4 @@
-"""Tokens: make them, list them, rotate and revoke them."""
+"""Tokens: create, list, rotate and revoke them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Lasting = Annotated[int, Meta(ge=1, le=_SECONDS_MAX)]
 
 
 class NewToken(Body, frozen=True, kw_only=True):
-    """Small letters, digits, dots and hyphens; the name is the actor in the audit trail. `scope` is one scope, or
-    several: read, operate or admin, or read or operate for some runs, as operate:workflow=checkout or
-    read:tag=tenant=acme. Without `expires_s` it is valid until it is revoked."""
+    """A token to create. Its name has lower-case letters, digits, dots and hyphens, and is the actor in the audit
+    trail. `scope` is one scope or several: read, operate or admin; for some runs only, operate:workflow=checkout or
+    read:tag=tenant=acme. Without `expires_s` the token is valid until it is revoked."""
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
     scope: ScopeText | Annotated[list[ScopeText], Meta(min_length=1, max_length=50)]
@@ -33,14 +33,15 @@ class NewToken(Body, frozen=True, kw_only=True):
 
 
 class Rotation(Body, frozen=True, kw_only=True):
-    """For how long the old secret stays valid, and the new one is: as long as the old one was made for unless given."""
+    """How long the old secret stays valid, and how long the new one is valid. Default for the new secret: as long as
+    the old one was made for."""
 
     overlap_s: Annotated[int, Meta(ge=0, le=_SECONDS_MAX)] = 0
     expires_s: Lasting | None = None
 
 
 class MadeToken(Struct, frozen=True, kw_only=True):
-    """The token, which is shown this once."""
+    """A token with its secret, which no other response has."""
 
     name: str
     scope: str
@@ -49,13 +50,14 @@ class MadeToken(Struct, frozen=True, kw_only=True):
 
 @get("/", guards=[administers], responses=no())
 async def list_tokens(client: TheClient) -> list[TokenView]:
-    """All tokens there ever were, without their secrets."""
+    """List all tokens, also revoked and expired ones, without their secrets."""
     return await tokens(client)
 
 
 @post("/", guards=[administers], responses=no(InvalidArguments, changes=True))
 async def new_token(request: Asked, client: TheClient, data: JSONBody[NewToken]) -> MadeToken:
-    """Make a token. One of the same name is no longer valid. After the first one everybody needs one."""
+    """Create a token. It replaces a token of the same name. After the first token is created, every caller needs
+    one."""
     actor = caller_of(request).name
     made = await make_token(client, data.name, data.scope, expires=_seconds(data.expires_s), actor=actor)
     return MadeToken(name=data.name, scope=str(parse_scopes(data.scope)), token=made)
@@ -68,7 +70,7 @@ async def new_token(request: Asked, client: TheClient, data: JSONBody[NewToken])
     responses=no(RecordNotFound, InvalidArguments, changes=True),
 )
 async def change_secret(request: Asked, client: TheClient, name: Id, data: JSONBody[Rotation]) -> MadeToken:
-    """Give a token a new secret, with the same scopes. The old one stays valid for the overlap."""
+    """Give a token a new secret. Its scopes stay. The old secret stays valid for the overlap."""
     made = await rotate_token(
         client,
         name,
@@ -82,7 +84,7 @@ async def change_secret(request: Asked, client: TheClient, name: Id, data: JSONB
 
 @delete("/{name:str}", guards=[administers], status_code=200, responses=no(RecordNotFound, changes=True))
 async def end_token(request: Asked, client: TheClient, name: Id) -> TokenView:
-    """Revoke a token, for good."""
+    """Revoke a token for good."""
     return await revoke_token(client, name, actor=caller_of(request).name)
 
 

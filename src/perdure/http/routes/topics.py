@@ -1,6 +1,6 @@
-"""Topics: emit messages on them, and say who handles them. Roots: cancel and roll back what followed from a message.
+"""Topics: emit messages, and register and retire handlers. Roots: cancel and roll back what followed from a message.
 
-The runs of handlers that no engine has, since they are people or other systems, are completed and failed here too.
+Handlers that no engine has, such as people or other systems, complete and fail their runs here too.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from litestar import Router, get, post
-from litestar.params import JSONBody
+from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta, Struct, field
 
 from perdure.api.hierarchies import cancel_or_refuse, roll_back_or_refuse
@@ -26,17 +26,18 @@ from perdure.errors import (
 from perdure.http.access import caller_of, operates, reads
 from perdure.http.conditions import IdempotencyKey, run_id_of
 from perdure.http.dependencies import Asked, TheClient
-from perdure.http.params import Body, Id, Name, moment
+from perdure.http.params import Body, Id, Name, Tags, moment
 from perdure.http.problems import Refused, no
 from perdure.http.reach import operates_run, reads_run
-from perdure.http.routes.runs import Nothing, Reason, Tags, found
-from perdure.views import RunView
+from perdure.http.routes.run import Nothing, Reason, found
+from perdure.views import HierarchyView, RunView
 
 _DELAY_S_MAX = 100 * 366 * 86_400
+_RUNS_MAX = 10_000
 
 
 class NewMessage(Body, frozen=True, kw_only=True):
-    """What to emit. With an `id` it is emitted once."""
+    """A message to emit. With an `id` it is emitted once."""
 
     message: Any
     id: Name | None = None
@@ -48,20 +49,20 @@ class NewMessage(Body, frozen=True, kw_only=True):
 
 
 class TokenCancellation(Body, frozen=True, kw_only=True):
-    """Which cancellation token to cancel, and why."""
+    """The cancellation token to cancel, and why."""
 
     name: Name
     reason: Annotated[str, Meta(max_length=10_000)] = ""
 
 
 class NewHandler(Body, frozen=True, kw_only=True):
-    """Somebody who handles messages, and whom no engine has."""
+    """A handler that no engine has: a person, or another system."""
 
     name: Name
 
 
 class Retirement(Body, frozen=True, kw_only=True):
-    """With `release`, what waits for the handler goes on without it, unless it has begun."""
+    """With `release`, messages that the handler has not begun no longer wait for it."""
 
     release: bool = False
 
@@ -73,21 +74,21 @@ class Completion(Body, frozen=True, kw_only=True):
 
 
 class Inability(Body, frozen=True, kw_only=True):
-    """Why the handler could not do it."""
+    """Why the handler could not do its work."""
 
     reason: Annotated[str, Meta(min_length=1, max_length=10_000)]
     type: Name = "Refused"
 
 
 class TopicView(Struct, frozen=True, kw_only=True):
-    """A topic, and the names of those who handle its messages."""
+    """A topic, and the names of its handlers."""
 
     topic: str
     handlers: list[str]
 
 
 class RootView(Struct, frozen=True, kw_only=True):
-    """A message that was emitted: `id` is its hierarchy's, `run_ids` are the runs of those who handle it."""
+    """A message that was emitted. `id` is that of its hierarchy; `run_ids` are the runs of its handlers."""
 
     id: str
     message_id: str
@@ -95,20 +96,21 @@ class RootView(Struct, frozen=True, kw_only=True):
 
 
 class MessageView(Struct, frozen=True, kw_only=True):
-    """What the run of a handler is there for."""
+    """The message that a handler's run handles."""
 
     run_id: str
     message: Any
 
 
 class Accepted(Struct, frozen=True, kw_only=True):
-    """It is asked for, and will be done."""
+    """The request is stored, and will be carried out."""
 
     id: str
 
 
 class CancelledToken(Struct, frozen=True, kw_only=True):
-    """A token that is cancelled. `was_cancelled` says that it was so before: then the first reason counts."""
+    """A cancellation token that is cancelled. If `was_cancelled`, it was cancelled before, and the first reason
+    counts."""
 
     name: str
     was_cancelled: bool
@@ -116,7 +118,7 @@ class CancelledToken(Struct, frozen=True, kw_only=True):
 
 @get("/topics", guards=[reads], responses=no())
 async def list_topics(client: TheClient) -> list[TopicView]:
-    """Topics whose messages somebody is expected to handle."""
+    """List the topics that have handlers, with their handlers."""
     return [TopicView(topic=topic, handlers=names) for topic, names in (await client.topics.handlers()).items()]
 
 
@@ -128,7 +130,7 @@ async def list_topics(client: TheClient) -> list[TopicView]:
 async def emit_message(
     request: Asked, client: TheClient, topic: Id, data: JSONBody[NewMessage], idempotency_key: IdempotencyKey = None
 ) -> RootView:
-    """Emit a message. With an id, or with an Idempotency-Key, sending it again gives the same hierarchy."""
+    """Emit a message. With an id, or with an Idempotency-Key, sending the request again returns the same hierarchy."""
     message_id = data.id
     if message_id is None and idempotency_key is not None:
         message_id = run_id_of(idempotency_key)
@@ -148,7 +150,8 @@ async def emit_message(
 
 @post("/topics/{topic:str}/handlers", guards=[operates], responses=no(Misuse, changes=True))
 async def register_handler(request: Asked, client: TheClient, topic: Id, data: JSONBody[NewHandler]) -> TopicView:
-    """Have messages of a topic wait for somebody whom no engine has. Who is registered already stays so."""
+    """Register a handler that no engine has: messages of the topic wait for it. Registering it again changes
+    nothing."""
     await client.topics.register(topic, data.name, actor=caller_of(request).name)
     return TopicView(topic=topic, handlers=(await client.topics.handlers()).get(topic, []))
 
@@ -162,16 +165,16 @@ async def register_handler(request: Asked, client: TheClient, topic: Id, data: J
 async def retire_handler(
     request: Asked, client: TheClient, topic: Id, name: Id, data: JSONBody[Retirement]
 ) -> TopicView:
-    """No longer expect a handler, for messages that are emitted from now on."""
+    """Retire a handler: messages that are emitted from now on do not wait for it."""
     actor = caller_of(request).name
     if not await client.topics.retire(topic, name, release=data.release, actor=actor):
-        raise Refused("not_found", f"{name!r:.80} is not expected to handle messages of the topic {topic!r:.80}")
+        raise Refused("not_found", f"the topic {topic!r:.80} has no handler {name!r:.80}")
     return TopicView(topic=topic, handlers=(await client.topics.handlers()).get(topic, []))
 
 
 @get("/runs/{run_id:str}/message", guards=[reads_run], responses=no(RunNotFound))
 async def run_message(client: TheClient, run_id: Id) -> MessageView:
-    """The message that the run of a handler is there for."""
+    """Return the message that a handler's run handles."""
     return MessageView(run_id=run_id, message=await client.topics.message(run_id))
 
 
@@ -182,7 +185,7 @@ async def run_message(client: TheClient, run_id: Id) -> MessageView:
     responses=no(RunNotFound, RunFinished, Misuse, UnstorableValue, changes=True),
 )
 async def complete_handler(request: Asked, client: TheClient, run_id: Id, data: JSONBody[Completion]) -> RunView:
-    """Say that what the run of a handler was to do is done, by somebody outside."""
+    """Complete the run of a handler that no engine has."""
     await client.topics.complete(run_id, data.values, actor=caller_of(request).name)
     return await found(client, run_id)
 
@@ -194,7 +197,7 @@ async def complete_handler(request: Asked, client: TheClient, run_id: Id, data: 
     responses=no(RunNotFound, RunFinished, Misuse, changes=True),
 )
 async def fail_handler(request: Asked, client: TheClient, run_id: Id, data: JSONBody[Inability]) -> RunView:
-    """Say that what the run of a handler was to do cannot be done, and that nothing of it is left."""
+    """Fail the run of a handler that no engine has. Do so only if nothing of its work is left to be undone."""
     await client.topics.fail(run_id, data.reason, type=data.type, actor=caller_of(request).name)
     return await found(client, run_id)
 
@@ -206,10 +209,23 @@ async def fail_handler(request: Asked, client: TheClient, run_id: Id, data: JSON
     responses=no(RunNotFound, Misuse, changes=True),
 )
 async def complete_rollback(request: Asked, client: TheClient, run_id: Id, data: JSONBody[Nothing]) -> RunView:
-    """Say that what somebody outside did for a handler is undone, as its emitter asked for."""
+    """Complete the rollback of a handler that no engine has: what it did is undone, as the emitter asked."""
     del data
     await client.topics.complete_rollback(run_id, actor=caller_of(request).name)
     return await found(client, run_id)
+
+
+@get("/roots/{root_id:str}", guards=[reads], responses=no(RunNotFound, Misuse))
+async def get_root(
+    client: TheClient,
+    root_id: Id,
+    runs_max: Annotated[
+        int, QueryParameter(ge=1, le=_RUNS_MAX, description="Refuse if the hierarchy has more runs.")
+    ] = 1_000,
+) -> HierarchyView:
+    """Return what followed from a message, by the id of its hierarchy or of one of its runs: the runs, and the events
+    of each message."""
+    return await client.handle(root_id).hierarchy(runs_max=runs_max)
 
 
 @post(
@@ -219,19 +235,19 @@ async def complete_rollback(request: Asked, client: TheClient, run_id: Id, data:
     responses=no(RunNotFound, RunFinished, InvalidArguments, changes=True),
 )
 async def cancel_root(request: Asked, client: TheClient, root_id: Id, data: JSONBody[Reason]) -> Accepted:
-    """Have a hierarchy, or the part of it from a run on, give up: each run rolls back at its next step boundary."""
+    """Cancel a hierarchy, or the part of it below a run. Each run rolls back at its next step boundary."""
     await cancel_or_refuse(client.session, root_id, reason=data.reason, actor=caller_of(request).name)
     return Accepted(id=root_id)
 
 
 @post(
-    "/cancellation-tokens/cancel",
+    "/topics:cancel-token",
     guards=[operates],
     status_code=202,
     responses=no(InvalidArguments, changes=True),
 )
 async def cancel_token(request: Asked, client: TheClient, data: JSONBody[TokenCancellation]) -> CancelledToken:
-    """Have all runs give up that were emitted with a cancellation token, and those that will be."""
+    """Cancel a cancellation token: all runs that were emitted with it roll back, and so will those emitted later."""
     is_first = await client.topics.cancel_token(
         CancellationToken(data.name), reason=data.reason, actor=caller_of(request).name
     )
@@ -245,7 +261,7 @@ async def cancel_token(request: Asked, client: TheClient, data: JSONBody[TokenCa
     responses=no(RunNotFound, InvalidTransition, InvalidArguments, changes=True),
 )
 async def roll_back_root(request: Asked, client: TheClient, root_id: Id, data: JSONBody[Reason]) -> Accepted:
-    """Undo a hierarchy that has ended, or the part of it from a run on."""
+    """Roll back a hierarchy that has ended, or the part of it below a run."""
     await roll_back_or_refuse(client.session, root_id, reason=data.reason, actor=caller_of(request).name)
     return Accepted(id=root_id)
 
@@ -261,6 +277,7 @@ router = Router(
         complete_handler,
         fail_handler,
         complete_rollback,
+        get_root,
         cancel_root,
         cancel_token,
         roll_back_root,

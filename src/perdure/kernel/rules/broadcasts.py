@@ -1,8 +1,9 @@
-"""Broadcasts and ends of runs: who waits for them. Decided inside the transaction, since both sides are everybody's.
+"""The rules of broadcasts and of ends of runs: which waits they win.
 
-`settle` does no I/O: it yields questions about the tables, which its store answers from inside the transaction, and
-returns what is to be written. Before it is asked, the batch's waits are in the tables, those dropped or cleared are
-not, and the events that it reads are gone.
+They are decided inside the transaction, since broadcasts and waits may be of any engine. `settle` does no I/O: it
+yields questions about the tables, which its store answers inside the transaction, and returns what is to be written.
+Before `settle` is called, the store has written the batch's waits, and has removed the waits that the batch drops or
+clears and the events that it reads.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from perdure.kernel.mailboxes import accepts
 from perdure.kernel.records import DeadLetter, Event, Run, Wait
 from perdure.kernel.status import FINISHED
 
-SPREAD_MAX: Final = 500  # so many get a retained event in one commit
+SPREAD_MAX: Final = 500  # how many waits get a retained event in one commit
 _QUEUE_PAGE: Final = 100
 
 
 class Freed(Struct, frozen=True):
-    """Events that had won one of these positions, all that the runs `over` still have, and what has won any position of
-    the runs `on`, which go on: the rest of what these have stays where it is, and there may be much of it."""
+    """Which events have won one of these positions, or any position of the runs `on`, and which events the runs `over`
+    still have. The runs `on` go on: their unread events, which may be many, stay where they are."""
 
     positions: list[tuple[str, str]]
     over: list[str]
@@ -32,8 +33,8 @@ class Freed(Struct, frozen=True):
 
 
 class Queue(Struct, frozen=True):
-    """Events in the queue of a name that have not expired, in order, those to be consumed and those retained; from
-    `after` on."""
+    """Which events in the queue of a name have not expired: in order, from `after` on, whether they are to be consumed
+    or retained."""
 
     name: str
     after: int
@@ -41,13 +42,13 @@ class Queue(Struct, frozen=True):
 
 
 class Shapes(Struct, frozen=True):
-    """By which fields waits for this name choose: the names of their fields."""
+    """By which fields the waits for this name choose: the names of the fields."""
 
     name: str
 
 
 class Waiting(Struct, frozen=True):
-    """Open waits for this name that choose by exactly these fields, the longest waiting first, up to a number."""
+    """Which open waits for this name choose by exactly these fields: the longest waiting first, up to a limit."""
 
     name: str
     where: tuple[tuple[str, str], ...]
@@ -57,15 +58,16 @@ class Waiting(Struct, frozen=True):
 
 
 class Pending(Struct, frozen=True):
-    """How many events to be consumed are in the queue of a name. If there are as many as `limit`, those that have
-    expired must not be counted."""
+    """How many events to be consumed are in the queue of a name. If the number reaches `limit`, expired events must not
+    be counted."""
 
     name: str
     limit: int
 
 
 class HasRead(Struct, frozen=True):
-    """Which of these retained events a run has read or was given, or were sent before it was created."""
+    """Which of these retained events a run has read, was given, or may not get because they were sent before it was
+    created (by `mode`)."""
 
     run_id: str
     events: list[tuple[str, int]]  # ids and numbers
@@ -86,13 +88,13 @@ class Ended(Struct, frozen=True):
 
 
 class Awaiting(Struct, frozen=True):
-    """Who waits for the end of these runs."""
+    """Which waits are for the end of these runs."""
 
     run_ids: list[str]
 
 
 class Kept(Struct, frozen=True):
-    """A retained event that is still on its way to those who wait for it, and the number of the last who has it."""
+    """A retained event that has not reached all waiting runs yet, and the number of the last wait that has got it."""
 
     event_id: str
 
@@ -104,9 +106,14 @@ Asking = Generator[Question, Any, Any]
 class Settlement(Struct, kw_only=True):
     """What is to be written to the tables of events and waits, and what the commit found out.
 
-    `queued` and `given` are new rows, the batch's own events among them; `back` leave their run for the queue of their
-    name; `moved` leave the queue for a run; `freed` stay with their run, `gone` do not; `spreading` says for retained
-    events up to which wait they have come (None: all). What leaves may be new in this batch, and not be in the tables.
+    - `queued` and `given`: new rows, the batch's own events among them
+    - `moved`: events that leave the queue of their name for a run
+    - `back`: events that leave their run for the queue of their name
+    - `freed`: events that stay with their run, and have no position any more
+    - `gone`: events that leave their run and are removed
+    - `spreading`: up to which wait each retained event has come (None: it has reached all)
+
+    An event in `back` or `gone` may be new in this batch, and then is not in the tables.
     """
 
     queued: list[Event] = field(default_factory=list)
@@ -122,7 +129,7 @@ class Settlement(Struct, kw_only=True):
 
 
 def settle(batch: Batch, base: int) -> Generator[Question, Any, Settlement]:
-    """Match what the batch brings with what is there. `base` is added to the batch's numbers."""
+    """Match the batch's waits, events and ends with those in the tables. `base` is added to the batch's numbers."""
     matching = _Matching(batch, base)
     yield from matching.free()
     for event in matching.returning:
@@ -149,11 +156,15 @@ class _Matching:
         self._taken: set[str] = set()
         self._copied: set[tuple[str, str]] = set()  # run id, retained event
         self._shapes: dict[str, list[tuple[str, ...]]] = {}
+        # By name and filter: up to which number all waits are won, and the number of the first that was not.
+        self._past: dict[tuple[str, Any], int] = {}
+        self._next: dict[tuple[str, Any], int] = {}
 
-    # What had been given to waits that are gone.
+    # Events that were given to waits which are gone.
 
     def free(self) -> Asking:
-        """Also the batch's own events, for runs that end in it before they could read them."""
+        """Free the events that had won waits which are gone. Events of this batch for runs that end in it are routed
+        too, since these runs cannot read them."""
         batch = self.batch
         over = {r for r in batch.waits_cleared if r in batch.runs and batch.runs[r].run.status in FINISHED}
         again = {(run_id, event_id) for run_id, event_id, _, _ in batch.events_given}
@@ -161,7 +172,7 @@ class _Matching:
         if batch.waits_dropped or batch.waits_cleared or batch.continued:
             on = [run_id for run_id in batch.waits_cleared if run_id not in over]
             freed = yield Freed(batch.waits_dropped, sorted(over), [*on, *batch.continued])
-        # One that is dropped by its position and cleared with its run is found twice.
+        # An event is found twice if its position is dropped and the waits of its run are cleared.
         for event in {(event.run_id, event.id): event for event in freed}.values():
             if event.shared and not event.consumed:
                 self.out.gone.append(event)  # A copy: the event itself is kept.
@@ -169,7 +180,7 @@ class _Matching:
                 self.returning.append(event)
             elif event.run_id in over:
                 self._route(event)
-            elif (event.run_id, event.id) not in again:  # Else it has won another position by now.
+            elif (event.run_id, event.id) not in again:  # Otherwise it has won another position in this batch.
                 self.out.freed.append(event)
         for event in batch.events:
             if event.run_id is not None:
@@ -181,7 +192,7 @@ class _Matching:
         self.returning.sort(key=lambda event: event.number)
 
     def _route(self, event: Event) -> None:
-        """The run that it was sent to has ended."""
+        """Apply the fallback of an event, since the run that it was sent to has ended."""
         if event.fallback == "broadcast":
             self.returning.append(event)
             return
@@ -203,7 +214,7 @@ class _Matching:
             at=event.at,
         )
 
-    # New waits look for what is there.
+    # New waits look for queued events.
 
     def look_in_queues(self) -> Asking:
         groups: dict[tuple[str, str], list[Wait]] = {}
@@ -220,11 +231,11 @@ class _Matching:
                 self._give(*best)
 
     def _earliest(self, wait: Wait) -> Asking:
-        """The earliest sent of what is in the queue and what is on its way back there."""
+        """Return the earliest sent event that fits a wait, of those in the queue and those that go back there."""
         back = (event for event in self.out.back if event.consumed and accepts(wait, event))
         returned = min(back, key=lambda event: event.number, default=None)
         after = 0
-        limit = 1  # Mostly the first one fits, and a queue may have thousands.
+        limit = 1  # Mostly the first event fits, and a queue may have thousands.
         while True:
             page: list[Event] = yield Queue(wait.name, after, limit)
             fitting = [event for event in page if event.id not in self._taken and accepts(wait, event)]
@@ -240,7 +251,7 @@ class _Matching:
             after, limit = page[-1].number, _QUEUE_PAGE
 
     def _give(self, event: Event, wait: Wait) -> None:
-        """Let an event of the queue, or one on its way there, win a wait."""
+        """Let an event of the queue, or one that goes back there, win a wait."""
         given = self._won_by(event, wait)
         if not event.consumed:
             self.out.given.append(given)
@@ -261,6 +272,8 @@ class _Matching:
 
     def _win(self, wait: Wait, event: Event | None, target: str | None) -> None:
         self._won.add((wait.run_id, wait.position))
+        if wait.kind == "event" and self._next.get(key := (wait.name, wait.where)) == wait.number:
+            self._past[key] = wait.number
         self.out.marks.append((wait.run_id, wait.position))
         self.out.found.won.append(
             Won(run_id=wait.run_id, position=wait.position, option=wait.option, event=event, target=target)
@@ -269,10 +282,10 @@ class _Matching:
         if write is not None and write.awake is not None:
             self.out.found.awake.add(wait.run_id)
 
-    # Broadcasts look for who waits.
+    # Broadcasts look for waits.
 
     def send(self, event: Event, pending_max: int) -> Asking:
-        """A new broadcast."""
+        """Give a new broadcast to the waits that it fits, or queue it."""
         sent = self.out.found.sent
         if not event.consumed:
             reached: tuple[str, ...] = yield from self._spread(event, 0)
@@ -299,8 +312,8 @@ class _Matching:
             sent[event.id] = ()
 
     def offer(self, event: Event) -> Asking:
-        """An event that comes back: to whoever has been waiting, or to its queue, where its number gives it its place.
-        Those who begin to wait in this batch look there."""
+        """Give an event that comes back to the longest waiting run, or put it back into its queue, at the place of its
+        number. Waits that begin in this batch look in the queue later."""
         if event.expires_at <= self.batch.at:
             self.out.gone.append(event)
             return
@@ -325,8 +338,8 @@ class _Matching:
             yield from self._spread(*found)
 
     def _spread(self, event: Event, after: int) -> Asking:
-        """Give a copy to those who waited when it was sent, the longest waiting first, and keep in mind how far that
-        got. A run gets it once, however many of its tasks wait for it."""
+        """Give a copy to the runs that waited when the event was sent, the longest waiting first, and note how far that
+        got. A run gets one copy, however many of its tasks wait for the event."""
         waits: list[Wait] = yield from self._all_waiting(event, after, event.number, SPREAD_MAX + 1)
         is_more = len(waits) > SPREAD_MAX
         self.out.spreading[event.id] = waits[SPREAD_MAX - 1].number if is_more else None
@@ -341,8 +354,8 @@ class _Matching:
         return tuple(reversed(chosen))
 
     def _give_to_later(self, event: Event) -> tuple[str, ...]:
-        """Runs that began to wait after a retained event was sent, but in the same batch, so that they did not find it
-        in its queue."""
+        """Give a retained event to runs that began to wait after it was sent, but in the same batch: they did not find
+        it in its queue."""
         found: list[str] = []
         for wait in self.batch.waits.values():
             is_later = wait.kind == "event" and self.base + wait.number > event.number
@@ -362,22 +375,36 @@ class _Matching:
         return waits[0] if waits else None
 
     def _all_waiting(self, event: Event, after: int, before: int | None, limit: int) -> Asking:
-        """Up to `limit` waits that the event fits and whose number is between the two, the longest waiting first."""
+        """Return up to `limit` waits that the event fits, with numbers after `after` and before `before`, the longest
+        waiting first."""
         if event.name not in self._shapes:
             self._shapes[event.name] = yield Shapes(event.name)
         found: list[Wait] = []
         for shape in self._shapes[event.name]:
             if all(name in event.fields for name in shape):
                 where = tuple((name, event.fields[name]) for name in shape)
-                last, missing = after, limit
+                # If this batch gives many events to waits with one filter, each search begins after the waits already
+                # won.
+                key = event.name, where
+                last, missing = max(after, self._past.get(key, 0)), limit
                 while missing > 0:
                     page: list[Wait] = yield Waiting(event.name, where, last, before, missing)
                     fresh = [wait for wait in page if (wait.run_id, wait.position) not in self._won]
+                    if last == self._past.get(key, 0):
+                        self._note_first(key, page, fresh)
                     found += fresh
                     if len(page) < missing:
                         break
                     last, missing = page[-1].number, missing - len(fresh)
         return sorted(found, key=lambda wait: wait.number)[:limit]
+
+    def _note_first(self, key: tuple[str, Any], page: list[Wait], fresh: list[Wait]) -> None:
+        """Note which of these waits, the longest waiting for a name and a filter, is the first that is not won."""
+        won = page[: page.index(fresh[0])] if fresh else page
+        if won:
+            self._past[key] = won[-1].number
+        if fresh:
+            self._next[key] = fresh[0].number
 
     # Ends of runs.
 

@@ -1,6 +1,6 @@
-"""The rules of delivery: who gets an event that is sent to a run, what a timer wins, who wakes whom.
+"""The rules of delivery: which wait gets an event that is sent to a run, what a timer wins, how a run is woken.
 
-What is given to a waiting run stays its event, in the store, until an advance of that run has read it: a crash in
+An event that was given to a waiting run stays in the store until an advance of that run has read it. So a crash in
 between loses nothing and delivers nothing twice.
 """
 
@@ -19,18 +19,19 @@ from perdure.kernel.mailboxes import Mailbox
 from perdure.kernel.records import Event, Run
 from perdure.kernel.status import FINISHED, Status
 
-# Nobody in particular: code that sends says who it is only if somebody wants to know.
+# Actors that name nobody in particular. Requests of these actors are not noted in the audit trail.
 UNNAMED = frozenset({"api", "engine"})
 
 
 class Delivered(Struct, frozen=True):
-    """These runs were waiting for the event and have got it. Of a retained one, those reached at once."""
+    """These runs were waiting for the event and have got it. For a retained event, these are the runs that were reached
+    at once."""
 
     run_ids: tuple[str, ...]
 
 
 class Queued(Struct, frozen=True):
-    """Nobody was waiting for the event: it is kept until somebody does, or until it expires."""
+    """No run was waiting for the event: it is kept until a run waits for it, or until it expires."""
 
     event_id: str
 
@@ -43,7 +44,7 @@ class TargetFinished(Struct, frozen=True):
 
 
 class TargetNotFound(Struct, frozen=True):
-    """There is no such run; nothing was sent."""
+    """The run does not exist; nothing was sent."""
 
     run_id: str
 
@@ -52,7 +53,7 @@ Sent = Delivered | Queued | TargetFinished | TargetNotFound
 
 
 class FromCommit(Struct, frozen=True):
-    """The transaction finds out who got the event."""
+    """A reply that only the transaction can give: which runs got the event."""
 
     event_id: str
     strict: bool
@@ -61,18 +62,20 @@ class FromCommit(Struct, frozen=True):
 
 
 def keyed(event_id: str, content: str) -> str:
-    """The id of an event that is sent with a key: it tells what was sent, for whoever sends with that key again."""
+    """Return the id of an event that is sent with a key. It has a digest of the content, which is compared if the key
+    is used again."""
     return f"{event_id}~{content}"
 
 
 def content_of(event_id: str) -> str:
-    """A digest of what was sent under a key; empty if the event had none, or was sent before there were digests."""
+    """Return the digest of what was sent under a key; empty if the event had no key, or was sent before there were
+    digests."""
     return event_id.partition("~")[2]
 
 
 def send(run: Run | None, op: ops.Send, me: str, inputs: DecisionInput) -> Decision:
     event = op.event
-    letter = op.letter or None
+    dead_letter = op.dead_letter or None
     if op.known:
         if content_of(op.known) != content_of(event.id) and content_of(op.known):
             raise KeyReused(
@@ -85,7 +88,7 @@ def send(run: Run | None, op: ops.Send, me: str, inputs: DecisionInput) -> Decis
         return Decision(reply=Queued(op.known))
     if not op.run_id:
         return Decision(
-            events=(event,), letter=letter, reply=FromCommit(event.id, op.strict, op.pending_max, event.name)
+            events=(event,), dead_letter=dead_letter, reply=FromCommit(event.id, op.strict, op.pending_max, event.name)
         )
     if run is None:
         return Decision(reply=TargetNotFound(op.run_id))
@@ -110,15 +113,21 @@ def send(run: Run | None, op: ops.Send, me: str, inputs: DecisionInput) -> Decis
                 run_id=run.id,
             )
         decision = Decision(
-            run=run, guard=run.owner != me, mailbox=mailbox, events=(given,), letter=letter, reply=Queued(event.id)
+            run=run,
+            guard=run.owner != me,
+            mailbox=mailbox,
+            events=(given,),
+            dead_letter=dead_letter,
+            reply=Queued(event.id),
         )
     else:
-        decision = delivered(run, mailbox, given, me, inputs, letter=letter, reply=Delivered((run.id,)))
+        decision = delivered(run, mailbox, given, me, inputs, dead_letter=dead_letter, reply=Delivered((run.id,)))
     return noted(decision, op, "sent", f"sent {event.name}")
 
 
 def noted(decision: Decision, op: ops.Op, became: str, cause: str) -> Decision:
-    """A decision about a run, with a row in its audit trail that says who asked for it, if it is somebody."""
+    """Return a decision about a run, with a row in its audit trail that says who asked for it, if the actor has a
+    name."""
     if decision.run is None or op.actor in UNNAMED:
         return decision
     run, rows = note(decision.run, op, became, cause)
@@ -127,17 +136,27 @@ def noted(decision: Decision, op: ops.Op, became: str, cause: str) -> Decision:
 
 
 def delivered(
-    run: Run, mailbox: Mailbox, given: Event, me: str, inputs: DecisionInput, *, letter: str | None = None, reply: Any
+    run: Run,
+    mailbox: Mailbox,
+    given: Event,
+    me: str,
+    inputs: DecisionInput,
+    *,
+    dead_letter: str | None = None,
+    reply: Any,
 ) -> Decision:
-    """An event has won a wait of the run: if nobody has it, this engine goes on with it."""
+    """Return the decision about an event that has won a wait of the run. If no engine owns the run and this engine has
+    its code, this engine claims it."""
     if run.owner == me:
         effects: tuple[Effect, ...] = deliveries(run.id, (given,))
-        return Decision(run=run, mailbox=mailbox, events=(given,), letter=letter, effects=effects, reply=reply)
+        return Decision(
+            run=run, mailbox=mailbox, events=(given,), dead_letter=dead_letter, effects=effects, reply=reply
+        )
     if not _can_take(run, inputs):
-        return Decision(run=run, guard=True, mailbox=mailbox, events=(given,), letter=letter, reply=reply)
+        return Decision(run=run, guard=True, mailbox=mailbox, events=(given,), dead_letter=dead_letter, reply=reply)
     run = taken(run, me)
     return Decision(
-        run=run, row=True, mailbox=mailbox, events=(given,), letter=letter, effects=(Begin(run),), reply=reply
+        run=run, row=True, mailbox=mailbox, events=(given,), dead_letter=dead_letter, effects=(Begin(run),), reply=reply
     )
 
 
@@ -146,7 +165,7 @@ def spread(_run: Run | None, op: ops.Spread, _me: str, _inputs: DecisionInput) -
 
 
 def forget(_run: Run | None, op: ops.Forget, _me: str, _inputs: DecisionInput) -> Decision:
-    return Decision(letter=op.letter, reply=True)
+    return Decision(dead_letter=op.dead_letter, reply=True)
 
 
 def due(run: Run | None, op: ops.Due, me: str, inputs: DecisionInput) -> Decision:
@@ -161,8 +180,8 @@ def wake(run: Run | None, op: ops.Wake, me: str, inputs: DecisionInput) -> Decis
         return NOTHING
     if run.owner == me and inputs.stored is not None:
         mailbox, winners = mailboxes.learn(inputs.mailbox, *inputs.stored)
-        told = [Deliver(run.id, wait.position, wait.option, event, wait.target) for wait, event in winners]
-        return Decision(run=run, mailbox=mailbox, effects=tuple(told), reply=True)
+        effects = tuple([Deliver(run.id, wait.position, wait.option, event, wait.target) for wait, event in winners])
+        return Decision(run=run, mailbox=mailbox, effects=effects, reply=True)
     if run.owner is not None and run.owner != me:
         mine_or_free(run, op, me)
     if run.owner == me or not _can_take(run, inputs):
@@ -188,5 +207,5 @@ def _can_take(run: Run, inputs: DecisionInput) -> bool:
 
 
 def taken(run: Run, me: str) -> Run:
-    """A run that nobody has, as it is once an engine has claimed it."""
+    """Return a run that nobody owns as it is once this engine has claimed it."""
     return replace(run, owner=me, claim=run.claim + 1)

@@ -1,8 +1,9 @@
-"""The rules of operations' runs: what they wrote becomes rows, their status follows, word goes to those it concerns.
+"""The rules of operations' runs: their rows are written, their status follows, and other runs are notified.
 
-What a run does next is the model's to know (models/cooperation/rules.py); here only its writer, its status and its
-mail are looked after. Word is never lost: a run that its engine has in memory is awake in the same commit, if it can go
-on; one that nobody has is taken, or marked for whoever has its code; another engine's gets mail.
+The model decides what a run does next (models/cooperation/machine.py). The rules here check who writes, and look after
+the run's status and its mail. No notice is lost. If an engine has the run in memory, the run wakes in the same commit
+if it can go on (kernel/readiness.py). If no engine owns the run, this engine takes it, or marks it for an engine that
+has its code. If another engine owns the run, that engine gets mail.
 """
 
 from __future__ import annotations
@@ -12,45 +13,48 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from perdure.errors import IsOperation
+from perdure.errors import AskedMeanwhile, IsOperation
 from perdure.kernel import ops
 from perdure.kernel.cooperation import APART_TAG, Cooperation, MessageEventRow, read_origin
 from perdure.kernel.decision import NOTHING, Decision, DecisionInput, mine_or_free, move, note
-from perdure.kernel.effects import Begin, Drop, Effect, Examine, Finish, Look, Rearm
-from perdure.kernel.records import Audit, Failure, Hold, Outcome, Run, Wait
+from perdure.kernel.effects import Begin, Drop, Effect, Examine, Finish, Notified, Rearm
+from perdure.kernel.failures import Failure
+from perdure.kernel.readiness import ASK, JOIN, NEWS, UNDO, Readiness
+from perdure.kernel.records import Audit, Hold, Outcome, Run, Wait
 from perdure.kernel.status import FINISHED, Status
 
-NEWS = "news"  # the position at which a run waits that was told something while nobody had it
-
-ASK = "ask"  # word that somebody wants a run, or one above it, to give up
-JOIN = "join"  # word that somebody may handle what a run waits for
-FENCE = "fence"  # no word at all: its answer shows that all that was sent to the run's owner before is decided
-CALLED = "called"  # the bond of a run that an operation has called
+CALLED = "called"  # the bond of a run that was called by an operation
 
 _BACK = (Status.ROLLING_BACK, Status.ROLLED_BACK, Status.ROLLBACK_FAILED)
 
 
 def check_no_operation(run: Run, advice: str = "") -> None:
-    """Raise IsOperation for a run that does not just end, but rolls back with all below it."""
+    """Raise IsOperation for a run of an operation: it cannot just end, but rolls back with all runs below it."""
     if run.model == "operation":
-        raise IsOperation(f"run {run.id!r} is one of an operation{advice}", run_id=run.id)
+        raise IsOperation(f"run {run.id!r} is a run of an operation{advice}", run_id=run.id)
 
 
 def emit(_run: Run | None, op: ops.Emit, _me: str, _inputs: DecisionInput) -> Decision:
-    return Decision(cooperation=op.added, follow_ups=op.starts, letters=op.members, reply=True)
+    return Decision(cooperation=op.added, follow_ups=op.starts, mail=op.members, reply=True)
 
 
 def keeps_on(run: Run, op: ops.Cooperate, me: str) -> bool:
-    """Whether what a run wrote comes to just its rows, as after most steps."""
+    """Return whether the op only adds rows, as after most steps, and changes nothing else of the run."""
     return (
         op.status is run.status
         and (run.status is Status.RUNNING or run.status is Status.ROLLING_BACK)
         and run.claim == op.claim
         and run.owner == me
         and run.hold is None
-        and op.added.book is None
+        and op.added.registry_version is None
         and not (
-            run.recoveries or run.tried or op.starts or op.tells or op.waits or op.waits_dropped or op.workflow_version
+            run.recoveries
+            or run.tried
+            or op.starts
+            or op.notices
+            or op.waits
+            or op.waits_dropped
+            or op.workflow_version
         )
     )
 
@@ -58,22 +62,27 @@ def keeps_on(run: Run, op: ops.Cooperate, me: str) -> bool:
 def cooperate(run: Run | None, op: ops.Cooperate, me: str, inputs: DecisionInput) -> Decision:
     if run is None or run.claim != op.claim or run.owner != me or run.hold is not None or run.status in FINISHED:
         return NOTHING
-    before = run
+    readiness = inputs.readiness.since(run.claim)
+    _check_unasked(op, readiness)
+    before, status = run, op.status
     if (run.recoveries or run.tried) and op.added.events:
         run = replace(run, recoveries=0, tried="")
     if op.workflow_version:
         run = replace(run, workflow_version=op.workflow_version)
-    run, audit = _through(run, op.status, op, op.cause)
+    if status is Status.SUSPENDED and readiness.notified > op.notified:
+        status = Status.RUNNING  # It must read the new notice: after a crash nobody would wake it.
+    run, audit = _through(run, status, op, op.cause)
     is_over = run.status in FINISHED
     effects: tuple[Effect, ...] = (Finish(run, op.outcome or Outcome()),) if is_over else ()
     outcome = op.outcome
-    if run.status is Status.SUCCEEDED and inputs.is_undone:
-        # It was told so while it was busy ending, and nobody would tell it again.
+    if run.status is Status.SUCCEEDED and (op.is_undone or readiness.undone_at):
+        # The run was notified while it was ending, and would not be notified again.
         run, more = _back(run, op, me)
         audit, outcome, effects = audit + more, Outcome(), (Begin(run),)
     return Decision(
         run=run,
         row=run is not before,
+        readiness=readiness.awaiting(op.awaits if status is Status.SUSPENDED else ()),
         outcome=outcome,
         waits=op.waits,
         waits_dropped=op.waits_dropped,
@@ -81,14 +90,24 @@ def cooperate(run: Run | None, op: ops.Cooperate, me: str, inputs: DecisionInput
         cooperation=op.added,
         audit=audit,
         effects=effects,
-        follow_ups=(*op.starts, *op.tells),
-        letters=op.members,
+        follow_ups=(*op.starts, *op.notices),
+        mail=op.members,
         reply=True,
     )
 
 
+def _check_unasked(op: ops.Cooperate, readiness: Readiness) -> None:
+    """Raise AskedMeanwhile if a run was asked to give up after it decided to end, or to call another run. A called run
+    begins with this very commit, so its caller must know of all requests when it calls."""
+    is_calling = bool(op.starts) and op.starts[0].bond == CALLED and op.status is not Status.ROLLING_BACK
+    if not is_calling and op.status is not Status.SUCCEEDED:
+        return
+    if readiness.asked_at > op.notified or (is_calling and readiness.undone_at > op.notified):
+        raise AskedMeanwhile(f"run {op.run_id!r} was asked to give up", run_id=op.run_id)
+
+
 def _through(run: Run, became: Status, op: ops.Op, cause: str) -> tuple[Run, tuple[Audit, ...]]:
-    """Move a run to a status, by way of those that lie between."""
+    """Move a run to a status, through the statuses that the table requires in between."""
     audit: tuple[Audit, ...] = ()
     for status in _way(run.status, became):
         run, more = move(run, status, op, cause)
@@ -109,40 +128,53 @@ def _way(was: Status, became: Status) -> list[Status]:
     return way
 
 
-def tell(run: Run | None, op: ops.Tell, me: str, inputs: DecisionInput) -> Decision:
+def notify(run: Run | None, op: ops.Notify, me: str, inputs: DecisionInput) -> Decision:
     if run is None:
         return NOTHING
     if run.status in FINISHED:
-        return _undone(run, op, me, inputs) if op.kind == "undo" and run.status is Status.SUCCEEDED else NOTHING
+        return _undone(run, op, me, inputs) if op.kind == UNDO and run.status is Status.SUCCEEDED else NOTHING
     run = mine_or_free(run, op, me)
     follow_ups: tuple[ops.Op, ...] = ()
     if op.kind not in (NEWS, JOIN):
         about = op.about if op.kind == ASK else ""
         follow_ups = _asks(inputs.children, op, about, op.undone_by, _for_calls(run, op))
     if run.owner == me:
-        audit: tuple[Audit, ...] = ()
-        if run.status is Status.SUSPENDED and (op.kind != NEWS or inputs.is_ready):
-            run, audit = move(run, Status.RUNNING, op, f"told: {op.kind}")
-        return Decision(
-            run=run, row=bool(audit), audit=audit, effects=(Look(run.id, op),), follow_ups=follow_ups, reply=True
-        )
+        return _notified(run, op, inputs.readiness.since(run.claim), follow_ups)
     if run.status is Status.CREATED and op.refusal is not None:
         return _settled(run, Status.ROLLED_BACK, op, op.refusal, Outcome(failure=op.failure), op.answer)
     if run.hold is not None:
-        return _told_while_held(run, run.hold, op, inputs)
+        return _notified_while_held(run, run.hold, op, inputs)
     if run.status is Status.SUSPENDED:
         if inputs.has_code:
-            run, audit = move(run, Status.RUNNING, op, f"told: {op.kind}", owner=me, claim=run.claim + 1)
+            run, audit = move(run, Status.RUNNING, op, f"notified: {op.kind}", owner=me, claim=run.claim + 1)
             return Decision(run=run, row=True, audit=audit, effects=(Begin(run),), follow_ups=follow_ups, reply=True)
         mark = Wait(run_id=run.id, position=NEWS, kind="timer", name=NEWS, due_at=0)
         return Decision(run=run, guard=True, mailbox=inputs.mailbox, waits=(mark,), follow_ups=follow_ups, reply=True)
-    # Whoever takes it reads its rows afterwards, and these are among them.
+    # An engine that takes the run later reads its rows, and the notice is about rows that are there by then.
     return Decision(run=run, guard=True, mailbox=inputs.mailbox, follow_ups=follow_ups, reply=True)
+
+
+def _notified(run: Run, op: ops.Notify, readiness: Readiness, follow_ups: tuple[ops.Op, ...]) -> Decision:
+    """Notify a run that this engine has in memory, and wake it if it can go on."""
+    readiness = readiness.after(op.kind, op.child)
+    audit: tuple[Audit, ...] = ()
+    if run.status is Status.SUSPENDED and readiness.is_woken_by(op.kind, op.child):
+        run, audit = move(run, Status.RUNNING, op, f"notified: {op.kind}")
+        readiness = readiness.awaiting(())
+    return Decision(
+        run=run,
+        row=bool(audit),
+        readiness=readiness,
+        audit=audit,
+        effects=(Notified(run.id, op, readiness.notified),),
+        follow_ups=follow_ups,
+        reply=True,
+    )
 
 
 def _asks(children: tuple[str, ...], op: ops.Op, about: str, undone_by: int, call_failure: str) -> tuple[ops.Op, ...]:
     return tuple(
-        ops.Tell(
+        ops.Notify(
             run_id=child,
             at=op.at,
             actor=op.actor,
@@ -156,29 +188,29 @@ def _asks(children: tuple[str, ...], op: ops.Op, about: str, undone_by: int, cal
 
 
 def _for_calls(run: Run, op: ops.Op) -> str:
-    """The failure that runs end with that a run has called, if it is asked to give up. What one that rolls back has
-    called belongs to its rollback."""
-    return op.call_failure if isinstance(op, ops.Tell) and run.status not in _BACK else ""
+    """Return the failure with which the runs that this run has called end, if it is asked to give up. "" for a run that
+    rolls back: its called runs belong to its rollback."""
+    return op.call_failure if isinstance(op, ops.Notify) and run.status not in _BACK else ""
 
 
-def _told_while_held(run: Run, hold: Hold, op: ops.Tell, inputs: DecisionInput) -> Decision:
+def _notified_while_held(run: Run, hold: Hold, op: ops.Notify, inputs: DecisionInput) -> Decision:
     if op.kind not in (NEWS, JOIN):
         times = [time for time in (hold.undone_by, op.undone_by) if time]
         return _give_up(run, replace(hold, undone_by=min(times, default=0)), op, inputs.children)
     if op.kind == NEWS and _is_late(hold, op.at):
-        # A run below it has ended, maybe the last one: then it ends too.
+        # A run below it has ended. If that was the last one, this run ends too.
         run = replace(run, deadline=op.at)
         return Decision(run=run, row=True, effects=(Rearm(run),), reply=True)
-    # Whoever takes it reads its rows afterwards, and these are among them.
+    # An engine that takes the run later reads its rows, and the notice is about rows that are there by then.
     return Decision(run=run, guard=True, mailbox=inputs.mailbox, reply=True)
 
 
-# Held runs. A hold stops a run's code, not what is asked of it: cancellations, rollbacks and deadlines. What its hold
-# knows of its rows is enough to end a run without its code. While it is held, its row has the deadline that counts.
+# Held runs. A hold stops a run's code. It does not stop cancellations, rollbacks and deadlines. The hold has enough of
+# the run's rows to end the run without its code. While the run is held, its row has the deadline that counts.
 
 
 def held(run: Run, hold: Hold, op: ops.SetHold, audit: tuple[Audit, ...]) -> Decision:
-    """Have a run held that may be asked to give up already."""
+    """Return the decision to hold a run, which may have been asked to give up already."""
     drop = Drop(run.id, hold.kind)
     if not hold.next_seq:
         return Decision(run=run, row=True, audit=audit, effects=(drop, Examine(run)), reply=True)
@@ -189,7 +221,7 @@ def held(run: Run, hold: Hold, op: ops.SetHold, audit: tuple[Audit, ...]) -> Dec
 
 
 def examined(run: Run, op: ops.SetHold) -> Decision:
-    """Complete a hold that was made without a look at the run's rows. Nobody has written any since."""
+    """Complete a hold that was made without reading the run's rows. No row was written since then."""
     hold = run.hold
     if hold is None or hold.next_seq or hold.at != op.hold.at or run.owner is not None:
         return NOTHING
@@ -200,12 +232,13 @@ def examined(run: Run, op: ops.SetHold) -> Decision:
 
 
 def lifted(run: Run) -> dict[str, Any]:
-    """What changes when a run is held no more: a run of an operation that goes on sees its deadlines for itself."""
+    """Return what changes in a run's row when its hold is lifted. An operation's run has no deadline in its row then,
+    since its code looks after its deadlines."""
     return {"hold": None, "deadline": None} if run.model == "operation" else {"hold": None}
 
 
 def expire(run: Run, op: ops.Expire, me: str, inputs: DecisionInput) -> Decision:
-    """A deadline of a held run has passed. One that is not held has its own timers."""
+    """Let a held run give up, since a deadline of it has passed. A run that is not held has its own timers."""
     if run.deadline is None or run.deadline > op.at or run.status in FINISHED or run.owner not in (None, me):
         return NOTHING
     if run.hold is None:
@@ -214,12 +247,12 @@ def expire(run: Run, op: ops.Expire, me: str, inputs: DecisionInput) -> Decision
 
 
 def _due(hold: Hold) -> int | None:
-    """The deadline that counts for a held run."""
+    """Return the deadline that counts for a held run."""
     return (hold.undone_by if hold.asked or hold.is_undoing else hold.give_up_by) or None
 
 
 def _is_late(hold: Hold, now: int) -> bool:
-    """Whether what a run did was to be undone by now."""
+    """Return whether the run is to be undone, and the deadline for that has passed."""
     return (hold.asked or hold.is_undoing) and 0 < hold.undone_by <= now
 
 
@@ -231,8 +264,9 @@ def _give_up(
     audit: tuple[Audit, ...] = (),
     passed: str = "It is to give up",
 ) -> Decision:
-    """Have a held run give up. One that has nothing to undo ends; so does one that was to be undone by now, as one that
-    could not be. Else it says what is in the way: the hold must be lifted first."""
+    """Let a held run give up. A run that has nothing to undo ends as rolled back. A run whose rollback deadline has
+    passed ends as `rollback_failed`, once no run below it is active. Otherwise the run stays held, and its hold says
+    what must be done."""
     if hold.idle_seq:
         types = ["SEEN", "ROLLING_BACK", "ROLLED_BACK"][hold.idle_seq > 1 :]
         return _ended(run, hold, Status.ROLLED_BACK, types, op, audit)
@@ -246,7 +280,7 @@ def _give_up(
         details = "It was to be undone by now, and ends once the runs below it have ended."
     due = _due(hold)
     due = None if due is None or due <= op.at else due
-    about = op.about if isinstance(op, ops.Tell) and op.kind == ASK else ""
+    about = op.about if isinstance(op, ops.Notify) and op.kind == ASK else ""
     follow_ups = _asks(children, op, about, hold.undone_by, "" if hold.is_undoing else _for_calls(run, op))
     if was is not None and was.details == details and (was.undone_by, run.deadline) == (hold.undone_by, due):
         return Decision(run=run, guard=True, follow_ups=follow_ups, reply=True)
@@ -296,13 +330,13 @@ def _ended(run: Run, hold: Hold, status: Status, types: list[str], op: ops.Op, a
         cooperation=Cooperation(events=rows),
         audit=audit + more,
         effects=(Finish(run, outcome),),
-        follow_ups=(ops.Tell(run_id=lineage[-2], at=op.at, actor=op.actor, kind=NEWS),) if len(lineage) > 2 else (),
+        follow_ups=(_news(lineage[-2], op, run.id),) if len(lineage) > 2 else (),
         reply=True,
     )
 
 
 def _undone(run: Run, op: ops.Op, me: str, inputs: DecisionInput, added: Cooperation | None = None) -> Decision:
-    """What has succeeded is to be undone: it is active again."""
+    """Begin the rollback of a run that has succeeded: it is active again."""
     owner = me if inputs.has_code else None
     run, audit = _back(run, op, owner)
     effects: tuple[Effect, ...] = (Begin(run),) if owner is not None else ()
@@ -318,13 +352,13 @@ def _back(run: Run, op: ops.Op, owner: str | None) -> tuple[Run, tuple[Audit, ..
 # Functions and graphs that an operation has called.
 
 
-def ask_call(run: Run, op: ops.Tell) -> bool:
-    """Whether a called run ends because its caller, or a run above it, is asked to give up."""
+def ask_call(run: Run, op: ops.Notify) -> bool:
+    """Return whether a called run ends because its caller, or a run above it, is asked to give up."""
     return bool(op.call_failure) and run.bond == CALLED and APART_TAG not in run.tags
 
 
-def undo_call(run: Run, op: ops.Tell, me: str, inputs: DecisionInput) -> Decision:
-    """What has succeeded is to be undone: it does its compensations, if it has registered any."""
+def undo_call(run: Run, op: ops.Notify, me: str, inputs: DecisionInput) -> Decision:
+    """Undo a called run that has succeeded: it runs its compensations, if it has registered any."""
     outcome = Outcome(failure=op.failure)
     if run.undo:
         decision = _undone(run, op, me, inputs)
@@ -343,14 +377,18 @@ def undo_call(run: Run, op: ops.Tell, me: str, inputs: DecisionInput) -> Decisio
 
 
 def to_caller(run: Run, op: ops.Op) -> tuple[ops.Op, ...]:
-    """Word for the operation that has called a run which has ended. It reads for itself what became of it."""
+    """Return the notice for the operation whose called run has ended. The operation reads the outcome by itself."""
     if run.bond != CALLED or run.status not in FINISHED or run.parent_id is None:
         return ()
-    return (ops.Tell(run_id=run.parent_id, at=op.at, actor=op.actor, kind=NEWS),)
+    return (_news(run.parent_id, op, run.id),)
 
 
-def heard_of(run: Run) -> tuple[str, ...]:
-    """Those whose failure cannot be taken back, since the operation that has called them knows it."""
+def _news(run_id: str, op: ops.Op, child: str, about: str = "") -> ops.Notify:
+    return ops.Notify(run_id=run_id, at=op.at, actor=op.actor, kind=NEWS, about=about, child=child)
+
+
+def known_failures(run: Run) -> tuple[str, ...]:
+    """Return the run if it was called and has failed. Its caller knows the failure, so it cannot be retried alone."""
     return (run.id,) if run.bond == CALLED and run.status is Status.FAILED else ()
 
 
@@ -358,13 +396,15 @@ def settle(run: Run | None, op: ops.Settle, _me: str, _inputs: DecisionInput) ->
     if run is None or run.status in FINISHED:
         return NOTHING
     is_idle = run.hold is not None and run.hold.idle_seq == 1 and op.was is Status.CREATED
-    if run.owner is None and (is_idle or (run.status is op.was and run.hold is None)):
+    # A pause stops code, and there is none. It need not be complete: that of a client never is.
+    is_only_paused = run.hold is None or run.hold.kind == "paused"
+    if run.owner is None and (is_idle or (run.status is op.was and is_only_paused)):
         return _settled(run, op.status, op, op.added, op.outcome, op.answer)
-    return Decision(follow_ups=_to_parent(op, op.otherwise), reply=False)
+    return Decision(follow_ups=_to_parent(op, op.otherwise, has_ended=False), reply=False)
 
 
 def _settled(
-    run: Run, status: Status, op: ops.Tell | ops.Settle, added: Cooperation, outcome: Outcome, answer: str
+    run: Run, status: Status, op: ops.Notify | ops.Settle, added: Cooperation, outcome: Outcome, answer: str
 ) -> Decision:
     if run.hold is not None:
         run = replace(run, hold=None)
@@ -376,31 +416,31 @@ def _settled(
         cooperation=added,
         audit=audit,
         effects=(Finish(run, outcome),),
-        follow_ups=_to_parent(op, answer),
+        follow_ups=_to_parent(op, answer, has_ended=True),
         reply=True,
     )
 
 
-def _to_parent(op: ops.Tell | ops.Settle, about: str) -> tuple[ops.Op, ...]:
+def _to_parent(op: ops.Notify | ops.Settle, about: str, *, has_ended: bool) -> tuple[ops.Op, ...]:
     if not op.parent_id or not about:
         return ()
-    return (ops.Tell(run_id=op.parent_id, at=op.at, actor=op.actor, kind=NEWS, about=about),)
+    return (_news(op.parent_id, op, op.run_id if has_ended else "", about),)
 
 
 def cancel_scope(run: Run | None, op: ops.CancelScope, _me: str, _inputs: DecisionInput) -> Decision:
     if run is not None and run.status in FINISHED:
         return NOTHING
-    return Decision(cooperation=op.added, follow_ups=op.tells, letters=op.members, reply=True)
+    return Decision(cooperation=op.added, follow_ups=op.notices, mail=op.members, reply=True)
 
 
-def tell_members(_run: Run | None, op: ops.TellMembers, _me: str, _inputs: DecisionInput) -> Decision:
-    letters = () if op.rest is None else (replace(op, after=op.rest, rest=None, tells=()),)
-    return Decision(follow_ups=op.tells, letters=letters, reply=True)
+def notify_members(_run: Run | None, op: ops.NotifyMembers, _me: str, _inputs: DecisionInput) -> Decision:
+    mail = () if op.rest is None else (replace(op, after=op.rest, rest=None, notices=()),)
+    return Decision(follow_ups=op.notices, mail=mail, reply=True)
 
 
 def undo_scope(run: Run | None, op: ops.UndoScope, me: str, inputs: DecisionInput) -> Decision:
     if run is None:
-        return Decision(cooperation=op.added, follow_ups=op.tells, reply=True)
+        return Decision(cooperation=op.added, follow_ups=op.notices, reply=True)
     if run.status is not Status.SUCCEEDED:
         return NOTHING
     return _undone(run, op, me, inputs, op.added)

@@ -1,4 +1,4 @@
-"""What runs publish and append to their streams: which of it counts."""
+"""The rules of published values and streams: which publications and items of a run count."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perdure.kernel.status import FINISHED
 
 
 def said(decision: Decision, op: ops.Advance) -> Decision:
-    """The decision about an advance, with what workflow code said on the way."""
+    """Return the decision about an advance, with what the workflow code has published and appended to streams."""
     if decision.run is None:
         return decision
     return replace(
@@ -24,7 +24,8 @@ def said(decision: Decision, op: ops.Advance) -> Decision:
 
 
 def append(run: Run | None, op: ops.Append, me: str, _inputs: DecisionInput) -> Decision:
-    """What a step says counts while its run is this engine's. It may have begun to wait since: for its next attempt."""
+    """Append a step's items to a stream, if this engine owns the run. The step may have failed since, and wait for its
+    next attempt: the items count all the same."""
     if run is None or run.claim != op.claim or run.owner != me or run.hold is not None or run.status in FINISHED:
         return NOTHING
     return Decision(run=run, stream_items=op.stream_items, effects=(Published(run.id),), reply=True)

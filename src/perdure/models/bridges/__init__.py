@@ -1,1 +1,1 @@
-"""Where two models meet: functions and graphs that emit messages of structured cooperation."""
+"""The code where two models meet: functions and graphs that emit messages of structured cooperation."""

@@ -1,4 +1,5 @@
-"""How durable functions take part in structured cooperation: they emit a message and wait for all that follows."""
+"""How durable functions take part in structured cooperation: they emit a message, and wait for the whole hierarchy of
+operations that follows from it."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from msgspec import Struct
 
 from perdure.errors import ScopeFailed
 from perdure.kernel.status import Status
-from perdure.models.cooperation.define import Topic
 from perdure.models.cooperation.failures import Failure
+from perdure.models.cooperation.topics import Topic
 from perdure.models.functions.children import run_of
 from perdure.models.functions.compensation import compensate_and_wait
 from perdure.models.functions.context import current_run, current_step, resource
@@ -24,7 +25,7 @@ _REASON: Final = "the function that emitted it rolls back"
 
 
 class Emitted(Struct, frozen=True):
-    """A root emission, as the function that emitted it knows it."""
+    """A root emission, as the function that emitted it sees it. `run_ids` are the runs that handle the message."""
 
     id: str
     topic: str
@@ -33,15 +34,18 @@ class Emitted(Struct, frozen=True):
 
 
 class Undoing(Struct, frozen=True):
-    """The runs to wait for once what a hierarchy has committed is to be undone. Unless `is_asked`, it cannot be asked
-    for before these have ended: a part of the hierarchy is being undone by itself."""
+    """The runs to wait for when a hierarchy that has committed must be undone.
+
+    If `is_asked` is False, the rollback was not requested yet: a part of the hierarchy is being undone on its own, and
+    the request is possible only after these runs have ended.
+    """
 
     run_ids: tuple[str, ...]
     is_asked: bool
 
 
 class EngineAccess(Protocol):
-    """What an engine does for functions that emit messages (see api/function_emissions.py)."""
+    """The engine's operations for functions that emit messages (see api/function_emissions.py)."""
 
     async def emit(self, topic: str, payload: str, message_id: str, run_id: str) -> Emitted: ...
 
@@ -53,7 +57,7 @@ class EngineAccess(Protocol):
 
 
 class EmissionAccess:
-    """Gives the steps below their engine. It is among the engine's resources."""
+    """Gives the steps in this module access to their engine. It is one of the engine's resources."""
 
     def __init__(self, engine: EngineAccess) -> None:
         self.engine = engine
@@ -61,28 +65,33 @@ class EmissionAccess:
 
 @step(name="perdure.emit")
 async def emit_message(topic: str, payload: str, message_id: str) -> Emitted:
-    """In every attempt, and after every crash, it is the same message."""
+    """Emit a message. Every attempt emits the same message, also after a crash."""
     me = current_step()
     return await me.resource(EmissionAccess).engine.emit(topic, payload, message_id, me.run_id)
 
 
 @step(name="perdure.undo_emission")
 async def undo_emission(topic: str, message_id: str) -> Emitted | None:
-    """Have a message that is only on its way suppressed, or ask its hierarchy to give up. None if there is nothing to
-    wait for, since nobody handles the message. In journals of earlier versions the result is None too: this step waited
-    itself."""
+    """Suppress a message that is still on its way, or ask its hierarchy to give up.
+
+    Returns None if there is nothing to wait for, because no operation handles the message. In journals of earlier
+    versions the result is None too: there, this step waited itself.
+    """
     return await resource(EmissionAccess).engine.withdraw(topic, message_id, _REASON)
 
 
 @step(name="perdure.undo_committed")
 async def undo_committed(emitted: Emitted) -> Undoing:
-    """Ask for what a hierarchy has committed to be undone."""
+    """Request that the engine undoes what a hierarchy has committed."""
     return await resource(EmissionAccess).engine.undo(emitted, _REASON)
 
 
 async def _undone(emitted: Emitted | None) -> None:
-    """Wait until a hierarchy that was asked to give up is undone: one that is at work gives up, one that has committed
-    is undone then. This is workflow code: it holds no slot, and a crash is none of its doing."""
+    """Wait until a hierarchy that was asked to give up is undone.
+
+    A hierarchy that is still at work gives up. One that has committed is undone after that. This is workflow code: it
+    waits durably, and holds no slot meanwhile.
+    """
     if emitted is None:
         return
     statuses = await _statuses(emitted.run_ids)
@@ -98,27 +107,27 @@ async def _undone(emitted: Emitted | None) -> None:
 
 
 async def _statuses(run_ids: Iterable[str]) -> dict[str, str]:
-    """Wait for the ends of runs; their statuses by their ids."""
+    """Wait until runs have ended. Returns their statuses, by run id."""
     return {run_id: (await first(run_of(run_id))).status for run_id in run_ids}
 
 
 @step(name="perdure.failure_of_emission")
 async def failure_of(emitted: Emitted) -> Failure | None:
-    """Why a hierarchy that has ended has failed; None if it has not."""
+    """Return why a hierarchy that has ended failed; None if it did not fail."""
     return await resource(EmissionAccess).engine.failure(emitted)
 
 
 @checked
 async def emit(topic: Topic[M], message: M) -> None:
-    """In a workflow function: emit a message, and wait durably for all who handle it, and for all that they emit.
+    """Emit a message from a workflow function, and wait durably for its handlers and for all that they emit.
 
-    Raises ScopeFailed if one of them failed: then all that followed is undone. If the function fails afterwards, or is
-    cancelled, the hierarchy is rolled back among its compensations, in the order in which they were registered. Raises
-    HierarchyTooDeep if the handlers would be more than the engine's `hierarchy_levels_max` levels down, counted through
-    the operations that started the function, and those above it.
+    Raises ScopeFailed if one of the handlers failed: then the whole hierarchy is undone. If the function fails later,
+    or is cancelled, the hierarchy is rolled back as one of its compensations, in its place in their order. Raises
+    HierarchyTooDeep if the handlers would be more than the engine's `hierarchy_levels_max` levels down. The levels
+    count through the operation that started the function, and those above it.
     """
     payload, message_id = topic.write(message), str(current_run().uuid4())
-    # First, since it may be cancelled while the message is being emitted.
+    # The compensation is registered first, because the run may be cancelled while the message is being emitted.
     await compensate_and_wait(undo_emission(topic.name, message_id), _undone)
     emitted = await emit_message(topic.name, payload, message_id)
     statuses = await _statuses(emitted.run_ids)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from perdure.errors import InvalidDefinition, ScopeFailed
 from perdure.models.bridges.function_emissions import emit as emit_and_wait
-from perdure.models.cooperation.define import Topic
+from perdure.models.cooperation.topics import Topic
 from perdure.models.graphs.expressions import ValueMap
 from perdure.models.graphs.kinds.base import Kind, Preparing, Task, kind
 from perdure.values.arguments import checked
@@ -15,9 +15,11 @@ from perdure.values.arguments import checked
 
 @kind
 class Emit(Kind, frozen=True, kw_only=True, tag="emit"):
-    """Emits a message, which is what `input` gives, on a topic, and waits for all who handle it, and for all that they
-    emit. If one of them fails, all that followed is undone, and the node fails, unless failures are to be caught: then
-    its result is {"error": …}. If the graph fails later, or is cancelled, the hierarchy is rolled back."""
+    """Emits the value of `input` as a message on a topic, and waits for its handlers and for all that they emit.
+
+    If a handler fails, the whole hierarchy is undone and the node fails. With `on_failure` "catch" the node succeeds
+    instead, and its result is {"error": …}. If the graph fails later, or is cancelled, the hierarchy is rolled back.
+    """
 
     topic: str
     on_failure: Literal["propagate", "catch"] = "propagate"
@@ -53,7 +55,7 @@ class EmitWork:
 
 @checked(error=InvalidDefinition)
 def emit(topic: Topic[Any] | str, *, on_failure: Literal["propagate", "catch"] = "propagate") -> Kind:
-    """A node that emits its `input` as a message on a topic, and waits for all that follows from it."""
+    """Return a node that emits its `input` as a message on a topic, and waits for all that follows from it."""
     return Emit(topic=topic if isinstance(topic, str) else topic.name, on_failure=on_failure)
 
 

@@ -1,1 +1,1 @@
-"""What the hosts of all models share: how steps are carried out, counted, fenced and interrupted."""
+"""The parts that the hosts of all models share: how steps are run, counted, fenced and interrupted."""

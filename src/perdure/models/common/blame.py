@@ -1,9 +1,9 @@
 """Which recovered runs are executing now: only these are blamed if the process dies.
 
-The commit that takes up a run of a dead engine counts a recovery against it, since its code runs at once. A run that
-then only waits (for its turn, for a thread, or for an attempt that is due within a second) is counted no longer. It is
-counted again before the next attempt begins. A run that makes progress is not looked at any more, and runs that no
-crash has interrupted never are.
+The commit that takes over a run of a dead engine counts a recovery against the run, because the run's code starts at
+once. If the run then only waits (for its turn, for a thread, or for an attempt that is due within a second), the count
+is taken back. It is added again before the next attempt begins. A run is no longer watched once it has made progress.
+A run that no crash has interrupted is never watched.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from perdure.coordinator.port import CoordinatorPort
 from perdure.kernel.ops import Count
 from perdure.kernel.records import Run
 from perdure.ports import Clock
 
 T = TypeVar("T")
-_LOOK_S: Final = 1.0  # how often a thread that waits for the loop looks whether that is in vain
-
-Request = Callable[[Count, Callable[[Any, BaseException | None], object]], None]
+_LOOK_S: Final = 1.0  # how often a thread that waits for the loop checks whether an answer can still come
 
 
 class _Watched:
-    """One recovered run. `pending` is what begins once the run is counted, None if nothing waits for that."""
+    """One recovered run. `pending` are the calls to make once the run is counted; None if no commit is under way."""
 
     __slots__ = ("claim", "executing", "is_counted", "pending")
 
@@ -40,26 +39,29 @@ class _Watched:
 class Blame:
     """The recovered runs of one host that have made no progress yet."""
 
-    def __init__(self, clock: Clock, request: Request) -> None:
+    def __init__(self, clock: Clock, coordinator: CoordinatorPort) -> None:
         self._clock = clock
-        self._request = request
-        self.watched: Final[dict[str, _Watched]] = {}  # by run; nearly always empty, which is looked at for each step
+        self._coordinator = coordinator
+        # By run id. Nearly always empty. Every step checks that, so callers read it directly.
+        self.watched: Final[dict[str, _Watched]] = {}
 
     def watch(self, run: Run) -> None:
-        """A run comes to life. One that was never recovered, or has made progress since, is not watched."""
+        """Watch a run that comes to life, if it was recovered and has made no progress since."""
         if run.recoveries:
             self.watched[run.id] = _Watched(run.claim)
         elif self.watched:
             self.watched.pop(run.id, None)
 
     def forget(self, run_id: str) -> None:
-        """The run has made progress, or is closed."""
+        """Stop watching a run that has made progress or is closed."""
         if self.watched:
             self.watched.pop(run_id, None)
 
     def enter(self, run_id: str, execution: object, begin: Callable[[], None]) -> None:
-        """Call `begin` as soon as the run is counted as executing: at once, or after a commit. It is never called if
-        the run is no longer this engine's."""
+        """Call `begin` as soon as the run is counted as executing: at once, or after a commit.
+
+        `begin` is never called if the run no longer belongs to this engine.
+        """
         watched = self.watched.get(run_id)
         if watched is None:
             begin()
@@ -75,12 +77,12 @@ class Blame:
             self._count(run_id, watched, 1, partial(self._counted, watched, watched.pending))
 
     def leave(self, run_id: str, execution: object) -> None:
-        """An attempt has ended. What follows it decides whether the run waits."""
+        """Note that an attempt has ended. What follows it decides whether the run waits."""
         if (watched := self.watched.get(run_id)) is not None:
             watched.executing.discard(execution)
 
     def rest(self, run_id: str) -> None:
-        """Something of the run waits. If nothing of it is executing, the run is counted no longer."""
+        """Note that a part of the run waits. If no other part is executing, take the count back."""
         watched = self.watched.get(run_id)
         if watched is not None and watched.is_counted and not watched.executing:
             watched.is_counted = False
@@ -95,8 +97,10 @@ class Blame:
         loop: asyncio.AbstractEventLoop,
         function: Callable[[], T],
     ) -> T:
-        """In a thread: call a function once the run is counted as executing. Raises CancelledError, without calling it,
-        if the attempt is no longer the current one."""
+        """Call a function in this thread once the run is counted as executing.
+
+        Raises CancelledError, without calling the function, if the attempt is no longer the current one.
+        """
         leave: Future[None] = Future()
 
         def give() -> None:
@@ -122,7 +126,9 @@ class Blame:
     def _count(
         self, run_id: str, watched: _Watched, change: int, answered: Callable[[Any, BaseException | None], object]
     ) -> None:
-        self._request(Count(run_id=run_id, at=self._clock.now(), claim=watched.claim, change=change), answered)
+        self._coordinator.request(
+            Count(run_id=run_id, at=self._clock.now(), claim=watched.claim, change=change), answered
+        )
 
     @staticmethod
     def _counted(

@@ -1,8 +1,8 @@
-"""Tasks that carry async steps: a step that waits for something has a task of its own, one that does not needs none.
+"""Tasks that carry async steps: a step that waits for something has its own task, a step that does not wait needs none.
 
-A carrier runs the steps that were given to it one after the other, each in its own context, for as long as they end
-without waiting. The first that waits keeps the carrier, and a new one takes the rest. So `asyncio.current_task()` is
-always a task, which nobody shares while a step is suspended, and a hundred steps that need not wait cost one task.
+A carrier is a task that runs steps one after the other, each in its own context, as long as they end without waiting.
+The first step that waits keeps the carrier, and a new carrier takes the remaining steps. So `asyncio.current_task()` is
+always a task, no two steps share it while one of them is suspended, and a hundred steps that do not wait cost one task.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from perdure.models.common.fence_check import Proof
 
 log = logging.getLogger("perdure")
 
-_DELIVERED_AT_ONCE_MAX: Final = 250  # Others have their turn in between.
+_DELIVERED_AT_ONCE_MAX: Final = 250  # in one turn of the event loop, so that other callbacks run in between
 
 
 class StepJob(Protocol):
-    """An async step to be run: its coroutine, the context to run it in, and, once it waits, the task it waits in."""
+    """An async step to run: its coroutine, the context to run it in, and, once it waits, the task it waits in."""
 
     coroutine: Coroutine[Any, Any, Any] | None
     context: Context | None
@@ -37,37 +37,39 @@ class StepJob(Protocol):
 
     @property
     def label(self) -> str:
-        """What it is, for a person."""
+        """The step and its run, as a text for people."""
         ...
 
     def suspended(self) -> None:
-        """It waits for something for the first time."""
+        """Called when the step waits for something for the first time."""
+
+    def ended(self, value: Any, error: BaseException | None) -> None:
+        """Called when the step has ended, with a value or an error, in a plain callback."""
 
 
 class Carriers:
-    """Runs cargo; `ended` gets each one's value or error, in a plain callback.
+    """Runs async steps.
 
-    Before one begins, the proof says whether its run is surely this engine's; if not, it is made, and what is not has
-    been dropped by then.
+    Before a step begins, the fence check says whether its run surely still belongs to this engine. If that is not sure,
+    the store is asked, and steps of runs that no longer belong to this engine are dropped.
     """
 
-    def __init__(self, ended: Callable[[Any, Any, BaseException | None], None], proof: Proof) -> None:
+    def __init__(self, proof: Proof) -> None:
         self._loop = asyncio.get_running_loop()
-        self._ended = ended
         self._proof = proof
         self._waiting: deque[StepJob] = deque()
         self._outcomes: deque[tuple[StepJob, Any, BaseException | None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_due = False
 
-    def give(self, cargo: StepJob) -> None:
-        """Have a step run, from the loop's next turn on."""
-        self._waiting.append(cargo)
+    def give(self, job: StepJob) -> None:
+        """Run a step, from the next turn of the event loop on."""
+        self._waiting.append(job)
         if not self._is_due:
             self._dispatch()
 
     def close(self) -> None:
-        """Run nothing more of what has not begun."""
+        """Discard the steps that have not begun."""
         while self._waiting:
             self._discard(self._waiting.popleft())
 
@@ -85,30 +87,30 @@ class Carriers:
                 await self._proof.make(lambda: not waiting)
             if not waiting:
                 return
-            cargo = waiting.popleft()
-            coroutine, context = cargo.coroutine, cargo.context
-            if cargo.dropped:
-                self._discard(cargo)
+            job = waiting.popleft()
+            coroutine, context = job.coroutine, job.context
+            if job.dropped:
+                self._discard(job)
                 continue
             assert coroutine is not None
             assert context is not None
             try:
                 awaited = context.run(coroutine.send, None)
             except StopIteration as stop:
-                self._put_down(cargo, stop.value, None)
+                self._put_down(job, stop.value, None)
             except BaseException as error:  # noqa: BLE001 - however it ended, that is its outcome
-                self._put_down(cargo, None, error)
+                self._put_down(job, None, error)
             else:
-                await self._wait(cargo, coroutine, context, awaited)
+                await self._wait(job, coroutine, context, awaited)
                 return
 
     @types.coroutine
     def _wait(
-        self, cargo: StepJob, coroutine: Coroutine[Any, Any, Any], context: Context, awaited: Any
+        self, job: StepJob, coroutine: Coroutine[Any, Any, Any], context: Context, awaited: Any
     ) -> Generator[Any, Any, None]:
-        """Go on with a step that waits for something, to its end."""
-        cargo.task = asyncio.current_task()
-        cargo.suspended()
+        """Run a step that waits for something to its end."""
+        job.task = asyncio.current_task()
+        job.suspended()
         if self._waiting and not self._is_due:
             self._dispatch()
         resume: Callable[[Any], Any]
@@ -116,37 +118,38 @@ class Carriers:
             try:
                 received = yield awaited
                 resume = coroutine.send
-            except BaseException as error:  # noqa: BLE001 - a cancellation, most likely: it is the step's to handle
+            except BaseException as error:  # noqa: BLE001 - most likely a cancellation, which the step must handle
                 received = error
                 resume = coroutine.throw
             try:
                 awaited = context.run(resume, received)
             except StopIteration as stop:
-                return self._put_down(cargo, stop.value, None)
+                return self._put_down(job, stop.value, None)
             except BaseException as error:  # noqa: BLE001 - as above
-                return self._put_down(cargo, None, error)
+                return self._put_down(job, None, error)
 
-    def _put_down(self, cargo: StepJob, value: Any, error: BaseException | None) -> None:
-        # The context refers back to the cargo: without the cycle both are freed now.
-        cargo.coroutine = cargo.context = None
+    def _put_down(self, job: StepJob, value: Any, error: BaseException | None) -> None:
+        # The context refers back to the job. Breaking the cycle frees both now.
+        job.coroutine = job.context = None
         if error is not None and error.__traceback__ is not None and error.__traceback__.tb_next is not None:
-            # So that it begins with the step's own code; also of an exception that refuses to be changed.
+            # The traceback begins with the step's own code then. The method of the base class works even if the
+            # exception's own class refuses changes.
             BaseException.with_traceback(error, error.__traceback__.tb_next)
         if not self._outcomes:
             self._loop.call_soon(self._deliver)
-        self._outcomes.append((cargo, value, error))
+        self._outcomes.append((job, value, error))
 
     def _deliver(self) -> None:
         outcomes, self._outcomes = self._outcomes, deque()
         try:
             for _ in range(min(len(outcomes), _DELIVERED_AT_ONCE_MAX)):
-                cargo, value, error = outcomes.popleft()
+                job, value, error = outcomes.popleft()
                 try:
-                    self._ended(cargo, value, error)
+                    job.ended(value, error)
                 except Exception:
-                    # One that cannot be dealt with must not take the others of this turn with it.
-                    log.exception("what %s came to could not be dealt with", cargo.label)
-        finally:  # One that was interrupted from outside raises, and the others have ended all the same.
+                    # A failure here must not prevent the other outcomes of this turn from being delivered.
+                    log.exception("the outcome of %s could not be handled", job.label)
+        finally:  # A signal may raise here. The remaining outcomes are then delivered in the next turn.
             if outcomes:
                 if not self._outcomes:
                     self._loop.call_soon(self._deliver)
@@ -154,9 +157,9 @@ class Carriers:
                 self._outcomes = outcomes
 
     @staticmethod
-    def _discard(cargo: StepJob) -> None:
-        if cargo.coroutine is not None:
-            cargo.coroutine.close()
-        cargo.coroutine = cargo.context = None
+    def _discard(job: StepJob) -> None:
+        if job.coroutine is not None:
+            job.coroutine.close()
+        job.coroutine = job.context = None
 
-    frames: Final = (_carry.__code__, _wait.__code__)  # One of them is under every step, which its `cargo` is.
+    frames: Final = (_carry.__code__, _wait.__code__)  # Every step runs under one of them: its local `job`.

@@ -1,16 +1,16 @@
-"""What is deployed: a digest of all code that this process may run, of the program itself and of what is installed.
+"""What is deployed: a digest of all code that this process may run, both the program's own and what is installed.
 
-A blocked run is tried again with other code. The fingerprint of a workflow covers only the functions that it names.
-What makes code fit again may be elsewhere: in a function that is called through its module, in a constant, a class, a
-dependency. So the fingerprint that a hold gets also covers the deployment. It errs on the side of "changed": a run that
-is tried again in vain costs one replay, and a run that is not tried waits for ever.
+A blocked run is tried again when the code has changed. The fingerprint of a workflow covers only the functions that the
+workflow names. The change that helps may be elsewhere: in a function that is called through its module, in a constant,
+a class or a dependency. So the fingerprint of a hold also covers the deployment. It errs on the side of "changed": a
+run that is tried again in vain costs one replay, but a run that is not tried waits for ever.
 
-The digest covers, by their contents: the trees of all packages that are loaded, the files beside modules that are in no
-package, and the lists of files (RECORD) of installed distributions. It does not depend on where the files are, or on
-which modules of a package are loaded so far. It is taken when it is first asked for, which is when a run is blocked.
+The digest covers the contents of the directory trees of all loaded packages, of the files beside modules that are in no
+package, and of the file lists (RECORD) of installed distributions. It does not depend on where the files are, or on
+which modules of a package are loaded so far. It is taken when it is first needed, which is when a run is blocked.
 
-Files may have been replaced since this process read them. Then they are not what it runs, and the digest says so: a
-process that starts with these files has another digest.
+Files may have been replaced since this process read them. Then this process does not run these files, and its digest
+differs from that of a process that starts with them.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ class Deployment:
 
     @property
     def is_known(self) -> bool:
-        """Whether the digest was taken."""
+        """Whether the digest was taken before."""
         return bool(self._digest)
 
     def digest(self) -> str:
-        """The digest. It changes only when a package is loaded that was not: that may be what made the difference."""
+        """Return the digest. It changes only when another package is loaded, since that may be what helps."""
         if self._modules != len(sys.modules):
             with self._lock:
                 self._take()
         return self._digest
 
     def fingerprint(self, code: str) -> str:
-        """The fingerprint of this code in this deployment."""
+        """Return the fingerprint of this code in this deployment."""
         return hashlib.sha256(f"{code} {self.digest()}".encode()).hexdigest()[:16]
 
     def _take(self) -> None:
@@ -73,7 +73,7 @@ class Deployment:
         self._digest = whole.hexdigest()
 
     def _listed(self) -> tuple[bytes, set[Path]]:
-        """A digest over the lists of all installed distributions, and what these lists name."""
+        """Return a digest of the file lists of all installed distributions, and the paths that these lists name."""
         digests: list[tuple[str, bytes]] = []
         names: set[Path] = set()
         for place in dict.fromkeys(Path(place).absolute() for place in sys.path):
@@ -91,7 +91,7 @@ class Deployment:
         return _joined(digests), names
 
     def _part(self, name: str, module: Any, installed: set[Path]) -> bytes:
-        """The digest of a package or a module; nothing if a list of files covers it, or there are no files."""
+        """Return the digest of a package or a module; empty if a file list covers it, or if it has no files."""
         places, path = _places(module), _file(module)
         if not places:
             return b"" if path is None or path in installed else self._beside(path, installed)
@@ -107,7 +107,7 @@ class Deployment:
         return _joined(digests)
 
     def _beside(self, path: Path, installed: set[Path]) -> bytes:
-        """The digest of a module in no package: with those beside it, which it may load later."""
+        """Return the digest of a module in no package, together with the modules beside it: it may load them later."""
         found = [one for one in _inside(path.parent) if one.name.endswith(_SUFFIXES) and one not in installed]
         return self._over(path.parent, found if path in found and len(found) <= _FILES_MAX else [path])
 
@@ -118,15 +118,17 @@ class Deployment:
         return _joined(digests)
 
     def _is_turned(self, place: Path) -> bool:
-        """Whether a place is a link that points elsewhere since this process began, as the current one of several
-        releases does. The files there may be older."""
+        """Return whether a path is a symbolic link that was changed since this process began.
+
+        A link to the current one of several releases is changed in this way. The files behind it may be older.
+        """
         try:
             return place.is_symlink() and place.lstat().st_ctime > self._started_at
         except OSError:
             return False
 
     def _read(self, path: Path) -> bytes:
-        """The digest of a file, which differs if this process may have read another one in its place."""
+        """Return the digest of a file. It is marked if the file may have been replaced since this process read it."""
         try:
             state = path.stat()
             is_newer = max(state.st_mtime, state.st_ctime) > self._started_at
@@ -151,7 +153,7 @@ def _inside(place: Path) -> list[Path]:
 
 
 def _tree(place: Path) -> list[Path] | None:
-    """The files with code below a directory; None if there are too many."""
+    """Return the files with code below a directory; None if there are too many."""
     found: list[Path] = []
     for at, places, files in os.walk(place):
         inner = [one for one in places if not one.startswith(".") and one not in _SKIPPED]
@@ -163,7 +165,7 @@ def _tree(place: Path) -> list[Path] | None:
 
 
 def _places(module: Any) -> list[Path]:
-    """The directories of a package. What stands in sys.modules may be anything."""
+    """Return the directories of a package. The values of sys.modules may be any objects."""
     try:
         places = [Path(place).absolute() for place in getattr(module, "__path__", ()) if isinstance(place, str)]
     except Exception:  # noqa: BLE001 - attributes that a module makes up
@@ -172,7 +174,7 @@ def _places(module: Any) -> list[Path]:
 
 
 def _file(module: Any) -> Path | None:
-    """The file that a module was read from: its own, or the archive that has it."""
+    """Return the file that a module was read from: its own, or the archive that contains it."""
     try:
         archive = getattr(getattr(module, "__loader__", None), "archive", None)
         path = archive if isinstance(archive, str) else getattr(module, "__file__", None)
@@ -192,12 +194,12 @@ class HasFingerprint(Protocol):
 
 
 def deployed(workflow: HasFingerprint) -> str:
-    """The fingerprint of a workflow as this process has it."""
+    """Return the fingerprint of a workflow together with the code that this process runs."""
     return DEPLOYMENT.fingerprint(str(workflow.fingerprint))
 
 
 def offered(workflow: HasFingerprint) -> str:
-    """The same once one was needed, which is when a run is blocked; empty before that."""
+    """Return the same as `deployed` once the digest was needed, which is when a run is blocked; before that, ""."""
     return deployed(workflow) if DEPLOYMENT.is_known else ""
 
 

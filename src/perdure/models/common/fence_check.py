@@ -1,58 +1,68 @@
-"""Whether this engine may still begin steps. A process that stood still, or was cut off from its store, may have been
-taken for dead, and what it had may have been done elsewhere. And a run may be about to be stopped from outside: whoever
-asked for that may know it before the run's own engine does."""
+"""Whether this engine may still begin steps of a run.
+
+If this process stood still, or was cut off from its store, other engines may have marked it dead and taken over its
+runs. And a request from outside may be about to stop a run: the caller may know that before the run's own engine does.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from perdure.coordinator.port import Fence
 
 _AGAIN_S: Final = 0.05
 
 
 class InDoubt(Exception):
-    """A step had to wait for its turn, and by then its engine may have been taken for dead, or its run may have been
-    stopped: it has not begun."""
+    """A step did not begin: while it waited for its turn, its engine may have been marked dead, or its run stopped."""
+
+
+class SignOfLife(Protocol):
+    """Knows how long ago this engine's sign of life was last renewed."""
+
+    def is_surely_alive(self) -> bool:
+        """Return whether no other engine can have marked this one dead. Does no I/O; can be called in any thread."""
+        ...
 
 
 class Proof:
-    """`is_surely_alive` asks nobody, and can be called in any thread. `check_fence` asks the store; if the engine was
-    taken for dead, its runs have been dropped afterwards. `stopping` are the runs that a commit under way stops: they
-    have been dropped after a proof, or go on if the commit did not stop them."""
+    """Says whether steps may begin. If that is not sure, the coordinator asks the store.
 
-    def __init__(
-        self,
-        is_surely_alive: Callable[[], bool],
-        check_fence: Callable[[], Awaitable[object]],
-        stopping: Container[str] = (),
-    ) -> None:
-        self.is_surely_alive = is_surely_alive
-        self._prove = check_fence
-        self._stopping = stopping
+    After that, the runs that no longer belong to this engine, or that a commit under way has stopped, are dropped.
+    """
+
+    def __init__(self, signs: SignOfLife, fence: Fence) -> None:
+        self.is_surely_alive = signs.is_surely_alive
+        self._fence = fence
+        self._stopping = fence.stopping
 
     def is_sure_of(self, run_id: str, *, is_alive: bool = False) -> bool:
-        """Whether a step of a run may begin. Asks nobody, and can be called in any thread. `is_alive`: the step finds
-        out for itself whether the engine is, as those do that have a transaction."""
+        """Return whether a step of a run may begin. Does no I/O; can be called in any thread.
+
+        With `is_alive` the engine's liveness is not checked: a transactional step finds that out itself.
+        """
         return run_id not in self._stopping and (is_alive or self.is_surely_alive())
 
     async def make(self, is_given_up: Callable[[], bool]) -> None:
-        """Ask the store, and ask again if the process stood still while the answer was on its way."""
-        await self._prove()
+        """Ask the store; ask again if the process stood still while the answer was on its way."""
+        await self._fence.check_fence()
         while not self.is_surely_alive() and not is_given_up():
             await asyncio.sleep(_AGAIN_S)
-            await self._prove()
+            await self._fence.check_fence()
 
     async def make_for(self, run_id: str, is_given_up: Callable[[], bool]) -> None:
-        """Return at once if a step of this run may begin. If not, make the proof until it may, or nobody wants it."""
+        """Wait until a step of this run may begin, or until the step is given up. Asks the store if that is needed."""
         while not self.is_sure_of(run_id) and not is_given_up():
             await self.make(is_given_up)
 
     def guarded(self, run_id: str, function: Callable[..., Any], /, *args: Any) -> Any:
-        """Call a function of a run's step, in the thread that it had to wait for. Raises InDoubt instead."""
+        """Call the function of a step in the thread that the step had to wait for. Raises InDoubt if the step may not
+        begin any more."""
         if not self.is_sure_of(run_id):
             raise InDoubt
         return function(*args)
 
 
-__all__ = ["InDoubt", "Proof"]
+__all__ = ["InDoubt", "Proof", "SignOfLife"]

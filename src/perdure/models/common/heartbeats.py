@@ -1,25 +1,30 @@
-"""When what heartbeats say is written: what functions' steps and operations' steps share."""
+"""When the details of heartbeats are written. Shared by the steps of functions and of operations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 from perdure.ports import Clock, TimerHandle
 
 WRITE_EVERY_US = 200_000
 
 
+class BeatsListener(Protocol):
+    """The step whose details are written."""
+
+    def write_details(self) -> None:
+        """Write the newest details to the store, and call `Beats.written` when they are committed."""
+        ...
+
+
 class Beats:
-    """When one step's details are written: at once, but not before the last write has landed, nor soon after it.
+    """Decides when one step's details are written: at once, but not during another write, nor soon after one."""
 
-    `write` is to take the newest details to the store; `written` is called when they are there.
-    """
+    __slots__ = ("_clock", "_is_hasty", "_is_stale", "_is_writing", "_listener", "_next_at", "_timer")
 
-    __slots__ = ("_clock", "_is_hasty", "_is_stale", "_is_writing", "_next_at", "_timer", "_write")
-
-    def __init__(self, clock: Clock, write: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock, listener: BeatsListener) -> None:
         self._clock = clock
-        self._write = write
+        self._listener = listener
         self._is_stale = False
         self._is_writing = False
         self._is_hasty = False
@@ -27,7 +32,7 @@ class Beats:
         self._timer: TimerHandle | None = None
 
     def changed(self) -> None:
-        """There are new details."""
+        """Note that there are new details."""
         self._is_stale = True
         self._go_on()
 
@@ -36,13 +41,13 @@ class Beats:
         self._go_on()
 
     def flush(self) -> None:
-        """From now on write as soon as possible: there may be no later."""
+        """Write as soon as possible from now on, because the engine may be about to end."""
         self._is_hasty = True
         self._stop_timer()
         self._go_on()
 
     def settle(self) -> None:
-        """The newest details go to the store in another way, or matter no more."""
+        """Write nothing more: the newest details are stored in another way, or no longer matter."""
         self._is_stale = False
         self._stop_timer()
 
@@ -56,7 +61,7 @@ class Beats:
         self._is_stale = False
         self._is_writing = True
         self._next_at = now + WRITE_EVERY_US
-        self._write()
+        self._listener.write_details()
 
     def _due(self) -> None:
         self._timer = None

@@ -1,7 +1,7 @@
-"""KeyboardInterrupt and SystemExit in users' code: a failure of that code, unless somebody stops the process.
+"""KeyboardInterrupt and SystemExit in users' code: a failure of that code, unless a signal stops the process.
 
-Ctrl-C raises KeyboardInterrupt wherever the main thread happens to be, which may be a step. That says nothing about the
-step, and ends the process. The same exception raised by the step itself is its failure: if it ended the process, it
+Ctrl-C raises KeyboardInterrupt wherever the main thread happens to be, which may be in a step. That says nothing about
+the step, and ends the process. If the step itself raises the exception, the step fails: if it ended the process, it
 would do so again at every start.
 """
 
@@ -18,10 +18,10 @@ _RAISE: Final = dis.opmap["RAISE_VARARGS"]
 
 
 def is_by_signal(error: BaseException) -> bool:
-    """Whether a signal's handler raised a KeyboardInterrupt, and not the code that it came out of.
+    """Return whether a signal handler raised this KeyboardInterrupt, and not the code that was interrupted.
 
-    A handler written in Python is in the traceback. The one that Python has by default is not, and it interrupts its
-    victim at any instruction: one that is not a `raise`. Signals reach the main thread only.
+    A handler written in Python is in the traceback. Python's default handler is not. It interrupts the code at any
+    instruction, so the last instruction is not a `raise`. Signals reach only the main thread.
     """
     trace = error.__traceback__
     if not isinstance(error, KeyboardInterrupt) or trace is None:
@@ -39,7 +39,7 @@ def is_by_signal(error: BaseException) -> bool:
 
 
 def failed_by_exit(error: BaseException, what: str) -> str:
-    """What is wrong with code (a step, a workflow) that raised KeyboardInterrupt or SystemExit, for its failure."""
+    """Return the failure message for code (a step, a workflow) that raised KeyboardInterrupt or SystemExit."""
     return (
         f"{what} raised {error!r}: code in a run cannot end the process, so this counts as its failure; raise another "
         "exception, or stop the engine from outside"
@@ -47,7 +47,7 @@ def failed_by_exit(error: BaseException, what: str) -> str:
 
 
 def _code_of(handler: Any) -> CodeType | None:
-    while isinstance(handler, partial):  # As asyncio has it.
+    while isinstance(handler, partial):  # asyncio installs its handler as a partial.
         handler = handler.func
     return getattr(getattr(handler, "__func__", handler), "__code__", None)
 

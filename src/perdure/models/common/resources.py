@@ -1,4 +1,5 @@
-"""What steps share while their engine runs: pools, clients. Acquired at its start, released in reverse at its end."""
+"""Resources: objects that steps share while their engine runs, as pools and clients. The engine acquires them when it
+starts, and releases them in reverse order when it stops."""
 
 from __future__ import annotations
 
@@ -11,8 +12,10 @@ from perdure.errors import Misuse
 
 
 class Resources:
-    """Objects by type. A factory returns the object, an awaitable of it, or a context manager, async or not, for it.
-    Beside those that users give there are the engine's `own`."""
+    """Objects by type. A factory returns the object, an awaitable of it, or a context manager for it, async or not.
+
+    `own` are the engine's own objects. A user's object of the same type is used instead.
+    """
 
     def __init__(self, factories: Mapping[type[Any], Callable[[], Any]], own: Mapping[type[Any], Any]) -> None:
         self._factories = factories
@@ -21,7 +24,7 @@ class Resources:
         self._stack = AsyncExitStack()
 
     async def acquire(self) -> None:
-        """Make all of them, in order. If one fails, those made before are released again."""
+        """Make all objects, in order. If a factory fails, the objects made before are released again."""
         try:
             for kind, factory in self._factories.items():
                 self._held[kind] = await self._make(factory)

@@ -1,9 +1,9 @@
-"""Transactions in which users' code writes to tables of its own, together with what it came to: what functions' steps
-and operations' steps share.
+"""Transactions in which users' code writes to its own tables, and which also store the code's result. Shared by the
+steps of functions and of operations.
 
-A failure of the store (it is busy, its connection broke under the code) is no attempt: the code runs again, in a new
-transaction. If a transaction may have been committed, the store looks that up first. What the code raises while its
-connection works is a failure like any other.
+If the store fails (it is busy, or the connection broke under the code), that does not count as an attempt: the code
+runs again, in a new transaction. If the transaction may have been committed, the store looks that up first. What the
+code raises while its connection works is a failure like any other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from asyncio import (
     _get_running_loop,  # pyright: ignore[reportPrivateUsage]
     _set_running_loop,  # pyright: ignore[reportPrivateUsage]
 )
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,6 +23,7 @@ from typing import Any, Final, NoReturn, Protocol
 
 from msgspec import Struct
 
+from perdure.coordinator.port import CoordinatorPort
 from perdure.errors import CommitRefused, Fenced, Misuse, OutcomeUnknown, StoreError
 from perdure.kernel.records import Engine, Staged
 from perdure.ports import Codec, PlainCodec, StepPlace, Store, Transacts
@@ -30,38 +31,39 @@ from perdure.ports import Codec, PlainCodec, StepPlace, Store, Transacts
 log = logging.getLogger("perdure")
 
 _AGAIN_FIRST_S: Final = 0.01
-_AGAIN_MAX_S: Final = 1.0  # between two requests to a store that did not get as far as to call the code,
-_AGAIN_CALLED_MAX_S: Final = 30.0  # and between two calls: the code itself may be what breaks the database
-_LOOK_S: Final = 1.0  # how often a thread that waits for the loop sees whether there still is one
+_AGAIN_MAX_S: Final = 1.0  # between two requests, if the store failed before it called the code
+_AGAIN_CALLED_MAX_S: Final = 30.0  # between two calls of the code: the code itself may be what breaks the database
+_LOOK_S: Final = 1.0  # how often a thread that waits for the loop checks whether the loop is closed
 
-# In all that a step sets off which holds the store's only writer: its name, until it has ended.
+# The name of the step that holds the store's only writer, until that step has ended. Set in the context of the step, so
+# all that the step starts sees it.
 holds_writer: ContextVar[Callable[[], str]] = ContextVar("perdure_holds_writer", default=str)
 
 
 class Fate:
-    """Whether what an attempt wrote is to be committed. Whoever is first decides: the body that has come to its end, or
-    whoever gives the attempt up. From any thread."""
+    """Whether the writes of an attempt are committed. The first call decides: `settle`, by the body that has ended, or
+    `give_up`, by the code that stops the attempt. Can be used from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._state = "open"
 
     def settle(self) -> bool:
-        """It is to be committed; False if it was given up before."""
+        """Decide for the commit. Returns False if the attempt was given up before."""
         with self._lock:
             if self._state == "open":
                 self._state = "settled"
             return self._state == "settled"
 
     def give_up(self) -> bool:
-        """It is not to be committed; False if it may have been."""
+        """Decide against the commit. Returns False if the writes may have been committed."""
         with self._lock:
             if self._state == "open":
                 self._state = "given up"
             return self._state == "given up"
 
     def reopen(self) -> bool:
-        """Nothing was committed, and nothing is decided; False if it was given up."""
+        """Take back a `settle`, because nothing was committed. Returns False if the attempt was given up."""
         with self._lock:
             if self._state == "settled":
                 self._state = "open"
@@ -69,7 +71,7 @@ class Fate:
 
 
 class Concluded(Struct, frozen=True, kw_only=True):
-    """How an attempt ended. An error that is `final` is not one of the body's, and no reason to try again."""
+    """How an attempt ended. If `is_final`, the error did not come from the body, and no retry follows."""
 
     staged: Staged | None = None
     error: BaseException | None = None
@@ -77,11 +79,11 @@ class Concluded(Struct, frozen=True, kw_only=True):
 
 
 class GivenUp(Exception):
-    """Rolls back what an attempt wrote that nobody waits for any more."""
+    """Rolls back the writes of an attempt that was given up."""
 
 
 class CodecFailed(Exception):
-    """The codec raised this."""
+    """The codec raised `error`."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
@@ -89,18 +91,18 @@ class CodecFailed(Exception):
 
 
 class Body(Protocol):
-    """One call of users' code. `error` is what it raised, `is_final` if what it came to cannot be stored."""
+    """One call of users' code. `error` is what it raised; `is_final` says that its result cannot be stored."""
 
     error: BaseException | None
     is_final: bool
     is_called: bool
 
     def plain(self, connection: Any, /) -> Staged:
-        """In the store's own thread."""
+        """Call the code in the store's own thread."""
         ...
 
     async def awaited(self, connection: Any, /) -> Staged:
-        """On the loop."""
+        """Call the code on the event loop."""
         ...
 
 
@@ -114,7 +116,7 @@ class Spot(Struct, frozen=True):
 
 
 def check_form(takes: Transacts, name: str, *, is_async: bool) -> None:
-    """Raise Misuse unless a store has transactions for a step of this form."""
+    """Check that a store has transactions for a step of this form. Raises Misuse."""
     if takes == "no":
         raise Misuse(
             f"step {name!r} is transactional, and this engine's store has no transactions for steps: use a "
@@ -135,34 +137,35 @@ def check_form(takes: Transacts, name: str, *, is_async: bool) -> None:
 async def transacted(
     *,
     store: Store,
-    me: Callable[[], Engine],
+    coordinator: CoordinatorPort,
     spot: Spot,
     fate: Fate,
     body: Callable[[], Body],
-    check_fence: Callable[[], Awaitable[object]],
     is_dropped: Callable[[], bool],
     ended: Callable[[], None],
     again: Callable[[], None],
 ) -> Concluded:
-    """Call a body in a transaction until its outcome is known. Never raises: whatever a body raises is its outcome.
+    """Call a body in a transaction, again and again until its outcome is known.
+
+    Never raises: whatever the body raises is its outcome.
 
     `ended` is called whenever the connection can no longer be used. `again` is called when the store has failed: the
-    body may be called again, and what it did outside of the transaction must not count twice.
+    body may be called again, and its effects outside the transaction must not count twice.
     """
     pause_s = _AGAIN_FIRST_S
     failures = 0
-    is_unknown = False  # If so, nobody can give the attempt up until the store has answered.
+    is_unknown = False  # If True, the attempt cannot be given up until the store has answered.
     while True:
         attempt = body()
         try:
-            staged = await _once(store, me(), spot, attempt)
+            staged = await _once(store, coordinator.engine, spot, attempt)
         except BaseException as error:  # noqa: BLE001 - see above
             if not _is_of_the_store(error, attempt):
                 failure = attempt.error if attempt.error is not None and isinstance(error, StoreError) else error
                 is_final = attempt.is_final or (attempt.error is None and isinstance(error, Misuse))
                 return Concluded(error=failure, is_final=is_final)
             failures += 1
-            # One line for an outage, however often the store is asked meanwhile.
+            # Only the first failure is a warning, so that an outage logs one line however often the store is asked.
             log.log(
                 logging.WARNING if failures == 1 else logging.DEBUG,
                 "step %r of run %s: the store failed during its transaction, which is begun again until it succeeds;"
@@ -184,7 +187,7 @@ async def transacted(
             fate.reopen()
         again()
         if is_fenced:
-            await check_fence()
+            await coordinator.check_fence()
         if not is_dropped():
             await asyncio.sleep(pause_s)
         if is_dropped():
@@ -193,13 +196,13 @@ async def transacted(
 
 
 def _is_of_the_store(error: BaseException, attempt: Body) -> bool:
-    """Whether the store failed, and not the body: then the body is called again."""
+    """Return whether the store failed, and not the body: then the body is called again."""
     if error is attempt.error or not isinstance(error, StoreError) or isinstance(error, CommitRefused):
         return False
     if attempt.error is None:
         return True
-    # The body failed on a connection that broke. Whether the connection is the reason shows when the body runs again,
-    # unless it was stopped, or its result cannot be stored.
+    # The body failed on a connection that broke. Running the body again shows whether the connection was the reason. It
+    # does not run again if it was stopped, or if its result cannot be stored.
     return isinstance(attempt.error, Exception) and not isinstance(attempt.error, GivenUp) and not attempt.is_final
 
 
@@ -211,7 +214,7 @@ async def _once(store: Store, me: Engine, spot: Spot, body: Body) -> Staged:
 
 
 def encoded(codec: Codec, text: str, refuse: Callable[[BaseException], NoReturn]) -> str:
-    """What is stored for a text. On the loop: a codec need not know of threads."""
+    """Return the encoded text, as it is stored. Called on the loop, since a codec need not be thread-safe."""
     try:
         return codec.encode(text)
     except Exception as error:  # noqa: BLE001 - users' codecs may raise anything
@@ -221,7 +224,7 @@ def encoded(codec: Codec, text: str, refuse: Callable[[BaseException], NoReturn]
 def encoded_elsewhere(
     codec: Codec, loop: asyncio.AbstractEventLoop, text: str, refuse: Callable[[BaseException], NoReturn]
 ) -> str:
-    """The same from another thread, which waits for the loop."""
+    """Return the same as `encoded`, from another thread, which waits for the loop."""
     if type(codec) is PlainCodec:
         return text
     done: Future[str] = Future()
@@ -242,21 +245,21 @@ def encoded_elsewhere(
 
 
 class _NoLoop:
-    """Stands where the running loop would, in a thread that must not wait for any."""
+    """Takes the place of the running loop in a thread where nothing may be awaited."""
 
     def __init__(self, step: str) -> None:
         self._step = step
 
     def __getattr__(self, name: str) -> Any:
         raise Misuse(
-            f"nothing can be awaited in the transactional step {self._step!r}, on which all else waits that is to be "
-            "written: do that in another step"
+            f"nothing can be awaited in the transactional step {self._step!r}, because all other writes wait until it "
+            "ends: do that in another step"
         )
 
 
 @contextmanager
 def without_loop(step: str) -> Generator[None]:
-    """Have asyncio refuse to run anything here."""
+    """Let asyncio refuse to run anything in this thread."""
     before = _get_running_loop()
     _set_running_loop(_NoLoop(step))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     try:

@@ -1,4 +1,5 @@
 """Structured cooperation: operations that handle messages in steps, and undo them together when one of them fails.
 
-This is the pure half: definitions, rows and rules. Nothing here waits, reads a clock, makes an id or touches a store.
+Definitions, rows, progress and the machine are pure: they do not wait, read a clock, make an id or touch a store. The
+runner applies the machine to runs in memory. The host has the runs, and has their code run and their drafts committed.
 """

@@ -1,8 +1,8 @@
-"""Attempts of an operation's code: how often it is tried and how long it may take, what is known of the attempts that
-failed, and whether another one follows.
+"""Attempts of an operation's code: how often it is tried, how long it may take, what is known of failed attempts, and
+whether another one follows.
 
-An attempt that failed leaves no rows. What is stored of the attempts is a wait at the position of the code: it stays
-there until the code has come to its end, so that a crash forgets none of them.
+A failed attempt leaves no rows. The store has a wait at the position of the code, with the attempts so far. It stays
+there until the code has ended, so that a crash forgets no attempt whose pause was long enough to be stored.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import msgspec
 from msgspec import Struct, field
 
 from perdure.errors import CommitRefused, InfrastructureFailed, InvalidDefinition, StoreBroken, StoreError
-from perdure.kernel.records import Attempt, Wait
-from perdure.kernel.records import Failure as StoredFailure
+from perdure.kernel.failures import Attempt
+from perdure.kernel.failures import Failure as StoredFailure
+from perdure.kernel.records import Wait
 from perdure.values.arguments import Duration, span_of
 from perdure.values.retry import Retry
 
@@ -26,7 +27,7 @@ _MESSAGE_MAX_CHARS: Final = 1_000
 
 
 class Effort(Struct, frozen=True, kw_only=True):
-    """How often code is tried, and how long an attempt may take, in all and without a heartbeat."""
+    """How often code is tried, how long an attempt may take, and how long it may take without a heartbeat."""
 
     retry: Retry | None = None
     timeout_s: float | None = None
@@ -41,7 +42,7 @@ ONCE: Final = Effort()
 
 
 def effort(what: str, *, retry: Retry | None, timeout: Duration | None, heartbeat_timeout: Duration | None) -> Effort:
-    """Raises InvalidDefinition."""
+    """Return the effort for these options. `what` names the code in errors. Raises InvalidDefinition."""
     if retry is None and timeout is None and heartbeat_timeout is None:
         return ONCE
     given: object = retry
@@ -61,8 +62,8 @@ def _seconds(duration: Duration | None, name: str, what: str) -> float | None:
 
 
 class Attempts(Struct, kw_only=True):
-    """What is known of code at a position that has not come to its end: the attempts that failed, when the next one is
-    due, and what the newest heartbeat said (`details`, as JSON)."""
+    """What is known of code that has not ended: the failed attempts, when the next one is due, and the details of the
+    newest heartbeat, as JSON."""
 
     position: str
     name: str  # of the step
@@ -80,7 +81,7 @@ class Attempts(Struct, kw_only=True):
         return self.pause_us > DURABLE_PAUSE_US
 
     def wait(self, run_id: str, details: str | None, *, is_pausing: bool) -> Wait:
-        """As it is stored, with the details as the codec gives them."""
+        """Return the wait that stores the attempts. `details` were encoded by the codec."""
         last = self.history[-1] if self.history else None
         failure = None
         if last is not None:
@@ -100,7 +101,7 @@ class Attempts(Struct, kw_only=True):
 
 
 def read_attempts(wait: Wait, details: str | None) -> Attempts:
-    """What was stored."""
+    """Return the attempts that a wait has stored. `details` were decoded by the codec."""
     history = [] if wait.failure is None else list(msgspec.json.decode(wait.failure, type=StoredFailure).history)
     return Attempts(
         position=wait.position,
@@ -116,16 +117,16 @@ def read_attempts(wait: Wait, details: str | None) -> Attempts:
 
 
 def is_infrastructure(error: BaseException) -> bool:
-    """Whether an error says that the code could not do its work for now, and nothing about the work itself."""
+    """Return whether an error says only that the code could not do its work for now, and nothing about the work."""
     if isinstance(error, InfrastructureFailed):
         return True
     return isinstance(error, StoreError) and not isinstance(error, (CommitRefused, StoreBroken))
 
 
 def note_failure(attempts: Attempts, policy: Retry | None, error: BaseException, now: int, random: float) -> bool:
-    """Take in that an attempt has failed; whether another one follows, at `due_at`. Raises what the policy raises.
+    """Note a failed attempt. Return whether another one follows, at `due_at`. Raises what the policy raises.
 
-    A failure of the infrastructure does not count against the policy, and is followed by another attempt in any case.
+    A failure of the infrastructure does not count against the policy, and another attempt always follows it.
     """
     if is_infrastructure(error):
         pause = min(max(attempts.pause_us * 2, _INFRASTRUCTURE_FIRST_US), _INFRASTRUCTURE_MAX_US)

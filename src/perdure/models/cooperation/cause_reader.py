@@ -1,4 +1,4 @@
-"""Reads from the store what failures refer to."""
+"""Reads from the store the causes that failures refer to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("perdure")
 
 
 class CauseReader:
-    """Gives failures with their causes, within the bounds of `whole`."""
+    """Returns failures with their causes, within the bounds of `whole`."""
 
     def __init__(self, store: Store, rows: RowCodec, known: KnownFailures | None = None) -> None:
         self._store = store
@@ -23,12 +23,14 @@ class CauseReader:
         self._known = known or KnownFailures()
 
     async def whole(self, failure: Failure) -> Failure:
-        """Raises StoreError."""
+        """Return the failure with its causes. Raises StoreError."""
         return await whole(failure, self._read)
 
     async def for_code(self, failure: Failure) -> Failure:
-        """As `whole`, for a step's code: if the store does not answer, the step gets the failure with references, since
-        a failure of the store is none of the step."""
+        """Return the failure with its causes for a step's code.
+
+        If the store does not answer, the failure has references: a failure of the store is not the step's failure.
+        """
         try:
             return await self.whole(failure)
         except StoreError as error:

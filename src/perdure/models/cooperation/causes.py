@@ -1,4 +1,4 @@
-"""Causes that other rows have: read back, within bounds, where code or a caller is to see them."""
+"""Reads back the causes of a failure that other rows have, within bounds, before code or a caller sees the failure."""
 
 from __future__ import annotations
 
@@ -11,34 +11,36 @@ from msgspec.structs import replace
 from perdure.models.cooperation.events import MessageEvent
 from perdure.models.cooperation.failures import LEVELS_MAX, Failure, within_levels
 
-READ_MAX: Final = 256  # failures that are read back for one
+READ_MAX: Final = 256  # failures that are read back for one failure
 _KNOWN_MAX: Final = 2_048
 
 Read = Callable[[Sequence[str]], Awaitable[Mapping[str, Failure]]]  # failures by their places
 
 
 class KnownFailures:
-    """Failures that this process has stored or read, by place, so that they need not be read again: thousands of
-    children that roll back at once have the same cause. The oldest are forgotten."""
+    """Failures that this process has stored or read, by place, so that they need not be read again.
+
+    Thousands of children that roll back at once have the same cause. The oldest failures are forgotten.
+    """
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, Failure] = OrderedDict()
 
     def note(self, rows: Iterable[MessageEvent]) -> None:
-        """These rows are committed."""
+        """Keep the failures of rows that were committed."""
         for row in rows:
             failure = row.exception
             if failure is not None and not failure.cut and failure.place == f"{row.cooperation_lineage[-1]}/{row.seq}":
                 self.keep(failure)
 
     def keep(self, failure: Failure) -> None:
-        """This is the whole failure that the row at its place has."""
+        """Keep a whole failure, as the row at its place has it."""
         self._known[failure.place] = within_levels(failure)
         if len(self._known) > _KNOWN_MAX:
             self._known.popitem(last=False)
 
     def known(self, failure: Failure) -> Failure:
-        """The failure itself for a reference to it, if it is known."""
+        """Return the whole failure for a reference, if it is known, or else the reference."""
         return self._known.get(failure.place, failure) if failure.cut else failure
 
     def among(self, places: Iterable[str]) -> dict[str, Failure]:
@@ -46,8 +48,11 @@ class KnownFailures:
 
 
 async def whole(failure: Failure, read: Read) -> Failure:
-    """The failure with its causes, at most LEVELS_MAX below each other and READ_MAX in all. In place of the rest are
-    references, each with its root cause. Nothing is read if nothing is left out. Raises what `read` raises."""
+    """Return the failure with its causes: at most LEVELS_MAX levels of them, and READ_MAX in all.
+
+    References take the place of the rest, each with its root cause. Nothing is read if the failure has no references.
+    Raises what `read` raises.
+    """
     found: dict[str, Failure] = {}
     wanted = [*_cut(failure, {})]
     for _ in range(LEVELS_MAX):
@@ -61,7 +66,7 @@ async def whole(failure: Failure, read: Read) -> Failure:
 
 
 def resolved(failure: Failure, found: Mapping[str, Failure], levels: int = LEVELS_MAX) -> Failure:
-    """The failure with those references replaced that are among what was found."""
+    """Return the failure with its references replaced by the failures that were found."""
     if failure.cut:
         failure = found.get(failure.place, failure)
     if levels == 0 or failure.cut:
@@ -70,7 +75,7 @@ def resolved(failure: Failure, found: Mapping[str, Failure], levels: int = LEVEL
 
 
 def _cut(failure: Failure, found: Mapping[str, Failure]) -> dict[str, None]:
-    """The places of what is left out of a failure, each once."""
+    """Return the places of a failure's references, each once, without those that were found."""
     places: dict[str, None] = {}
     waiting = [failure]
     while waiting:

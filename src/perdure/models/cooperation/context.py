@@ -1,7 +1,7 @@
-"""What travels with messages: a context of named values, with deadlines and cancellation tokens among them.
+"""The context that travels with messages: named values, with deadlines and cancellation tokens among them.
 
-A child's first step sees its emitter's context and what the emission added. What a step puts in is seen by later steps
-and by what they emit, never by the parent. On the way back a parent's context is laid over its child's.
+A child's first step sees its emitter's context and what the emission added. Later steps, and the handlers of what they
+emit, see what a step puts in. The parent never does. In a rollback, a parent's context is laid over its child's.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from msgspec import Struct, field
 from perdure.errors import InvalidArguments, InvalidDefinition, UnstorableValue
 from perdure.kernel.cooperation import TOKEN_TAG
 from perdure.values.arguments import Duration, checked, shown, span_of
+from perdure.values.json import ANY_SIZE, to_text
+from perdure.values.type_patterns import check_patterns
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -33,7 +35,7 @@ _KEYS: dict[str, Key[Any]] = {}
 
 
 class ReadableKey(Generic[V_co]):
-    """The half of a key that reads: where a value of any type will do, a key of every type does."""
+    """The half of a key that reads. Where a value of any type will do, a key of every type is accepted."""
 
     name: str
     type: type_[V_co]
@@ -49,13 +51,14 @@ class ReadableKey(Generic[V_co]):
 class Key(ReadableKey[V]):
     """A named, typed value of a context: `TENANT = Key("tenant", str)`.
 
-    `merge(own, other)` says what becomes of two values when one context is laid over another; without it the upper one
-    holds. Where the key is not defined, its values are passed on as they are.
+    `merge(own, other)` returns the value when one context is laid over another and both have one. Without it the upper
+    value holds. Where the key is not defined, its values are passed on as they are.
     """
 
     def __init__(self, name: str, type: type[V], *, merge: Callable[[V, V], V] | None = None) -> None:
         if not name:
             raise InvalidDefinition("a context key needs a name")
+        check_patterns(type, f"the context key {name!r}")
         known = _KEYS.get(name)
         if known is not None and known.type != type:
             raise InvalidDefinition(
@@ -67,10 +70,7 @@ class Key(ReadableKey[V]):
         _KEYS[name] = self
 
     def write(self, value: V) -> Any:
-        try:
-            return msgspec.json.decode(msgspec.json.encode(value))
-        except (TypeError, ValueError, OverflowError) as error:
-            raise UnstorableValue(f"the context's {self.name!r} cannot be stored: {error}") from error
+        return msgspec.json.decode(to_text(value, f"the context's {self.name!r}", ANY_SIZE))
 
     def __repr__(self) -> str:
         return f"Key({self.name!r}, {self.type.__qualname__})"
@@ -78,7 +78,7 @@ class Key(ReadableKey[V]):
 
 @checked
 class Context(Struct, frozen=True, gc=False):
-    """An immutable map from names to JSON values, read through typed keys and only when asked for."""
+    """An immutable map from names to JSON values. Typed keys read a value when it is asked for, and not before."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
 
@@ -93,7 +93,7 @@ class Context(Struct, frozen=True, gc=False):
         return Context({name: value for name, value in self.values.items() if name != key.name})
 
     def plus(self, other: Context) -> Context:
-        """This context with the other laid over it."""
+        """Return this context with the other laid over it."""
         if not other.values:
             return self
         merged = dict(self.values)
@@ -109,7 +109,7 @@ EMPTY: Final = Context()
 
 
 class Deadline(Struct, frozen=True, omit_defaults=True):
-    """A time (microseconds since the epoch), who set it, and the later ones that it took the place of."""
+    """A time (microseconds since the epoch), its source, and the later deadlines that it replaced."""
 
     at: int
     source: str = ""
@@ -117,7 +117,7 @@ class Deadline(Struct, frozen=True, omit_defaults=True):
 
 
 def earlier(one: Deadline, other: Deadline) -> Deadline:
-    """The earlier of two deadlines, which keeps the other in its trace."""
+    """Return the earlier of two deadlines, with the other in its trace."""
     first, second = (one, other) if one.at <= other.at else (other, one)
     lost = [second, *second.trace]
     new = [
@@ -138,11 +138,13 @@ def check_name(name: object, of: str, chars_max: int) -> None:
 
 
 class CancellationToken(Struct, frozen=True):
-    """Something by which runs can be cancelled together, whatever hierarchies they belong to: `engine.emit(…,
-    tokens=[CancellationToken("deploy-17")])`, and later `engine.topics.cancel_token(…)`.
+    """A name by which runs can be cancelled together, whatever hierarchies they belong to.
 
-    Tokens of the same name are the same token. A token needs no other preparation: it exists by its name alone. Raises
-    InvalidArguments for a name that is empty, or has more than 400 characters, NUL or lone surrogates.
+    Use it as in `engine.emit(…, tokens=[CancellationToken("deploy-17")])`, and later in
+    `engine.topics.cancel_token(…)`.
+
+    Tokens of the same name are the same token. A token needs no registration. Raises InvalidArguments for a name that
+    is empty, has more than 400 characters, or contains NUL or lone surrogates.
     """
 
     name: str
@@ -157,7 +159,7 @@ class CancellationToken(Struct, frozen=True):
 
     @property
     def tag(self) -> str:
-        """The key of the tag of runs that were given this token."""
+        """The key of the tag that runs have which were given this token."""
         return f"{TOKEN_TAG}{self.name}"
 
 
@@ -165,21 +167,21 @@ def _united(own: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*own, *other)))
 
 
-# The names of the tokens of a run. If one of them is cancelled, the run gives up.
+# The names of a run's tokens. If one of these tokens is cancelled, the run gives up.
 TOKENS: Final = Key("perdure.tokens", tuple[str, ...], merge=_united)
 
 HAPPY_DEADLINE: Final = Key("perdure.deadline", Deadline, merge=earlier)
 ROLLBACK_DEADLINE: Final = Key("perdure.rollback_deadline", Deadline, merge=earlier)
 
 # Set in what a rollback emits: the number of ids in the lineage of the run that rolls back. A cancellation or a
-# rollback that reached that run or one above it is the very reason for the emission, and does not stop it.
+# rollback of that run, or of a run above it, is the reason for the emission, and does not stop it.
 EXEMPT: Final = Key("perdure.exempt", int, merge=max)
 
 # Set in what a function emits: how many levels of operations and functions are above that root (see levels.py).
 ABOVE: Final = Key("perdure.levels_above", int, merge=max)
 
-# When handlers of a message may begin, in microseconds since the epoch. It is only in the context of what emits the
-# message: a run that has begun does not have it, nor does what it emits.
+# When handlers of a message may begin, in microseconds since the epoch. Only the context of the message's EMITTED has
+# it: a run that has begun does not, and neither does what that run emits.
 NOT_BEFORE: Final = Key("perdure.not_before", int, merge=max)
 
 # How many times periodic operations have run, by name.
@@ -187,19 +189,19 @@ ROUNDS: Final = Key("perdure.rounds", dict[str, int])
 
 
 def levels_above(context: Context) -> int:
-    """How many levels are above the root of the hierarchy that a context belongs to."""
+    """Return how many levels are above the root of the hierarchy that a context belongs to."""
     return (context.get(ABOVE) or 0) if ABOVE.name in context.values else 0
 
 
 def token_names(context: Context | None) -> tuple[str, ...]:
-    """The names of the tokens in a context."""
+    """Return the names of the tokens in a context."""
     if context is None or TOKENS.name not in context.values:
         return ()
     return context.get(TOKENS) or ()
 
 
 def deadline_in(context: Context | None, *, rolling_back: bool) -> int | None:
-    """When the rollback is to be over, or else the happy path; None if there is no deadline."""
+    """Return the deadline of the rollback, or else of the happy path. None if there is no deadline."""
     if context is None or not context.values:
         return None
     deadline = context.get(ROLLBACK_DEADLINE if rolling_back else HAPPY_DEADLINE)
@@ -207,14 +209,14 @@ def deadline_in(context: Context | None, *, rolling_back: bool) -> int | None:
 
 
 def not_before(context: Context | None) -> int:
-    """When handlers of a message with this context may begin; 0 if at once."""
+    """Return when handlers of a message with this context may begin, or 0 if at once."""
     if context is None or NOT_BEFORE.name not in context.values:
         return 0
     return context.get(NOT_BEFORE) or 0
 
 
 def checked_tokens(tokens: Iterable[CancellationToken]) -> tuple[str, ...]:
-    """Their names. Raises InvalidArguments."""
+    """Return the names of tokens. Raises InvalidArguments."""
     if isinstance(tokens, (str, CancellationToken)):
         raise InvalidArguments(f'tokens are a list, as in tokens=[CancellationToken("deploy-17")], not {tokens!r:.80}')
     names: list[str] = []
@@ -227,8 +229,8 @@ def checked_tokens(tokens: Iterable[CancellationToken]) -> tuple[str, ...]:
 
 
 def for_compensation(context: Context, depth: int) -> Context:
-    """The context of what a rollback emits: its work must be done by the rollback's deadline, and the reasons for the
-    rollback do not hold for it."""
+    """Return the context of what a rollback emits: its handlers must end by the rollback's deadline, and the reasons
+    for the rollback do not stop them."""
     limit = context.get(ROLLBACK_DEADLINE)
     found = context.without(HAPPY_DEADLINE).put(EXEMPT, depth)
     return found if limit is None else found.put(HAPPY_DEADLINE, limit)
@@ -244,10 +246,10 @@ def bounded(
     delay: Duration | None = None,
     tokens: Iterable[CancellationToken] = (),
 ) -> Context:
-    """A context with deadlines, of which the earliest counts, a time before which nobody is to begin, and tokens.
+    """Return a context with deadlines, a delay before handlers may begin, and tokens.
 
-    Raises InvalidArguments for a time without a time zone, one beyond the year 9999, a negative delay, and what is no
-    token.
+    The earliest deadline counts. Raises InvalidArguments for a time without a time zone, a time beyond the year 9999, a
+    negative delay, and a token that is no CancellationToken.
     """
     if names := checked_tokens(tokens):
         context = context.put(TOKENS, _united(token_names(context), names))
@@ -262,7 +264,7 @@ def bounded(
 
 
 def time_of(when: datetime | Duration, now: int, what: str) -> int:
-    """A time, or a duration from now on, in microseconds since the epoch. Raises InvalidArguments."""
+    """Return a time, or the time after a duration, in microseconds since the epoch. Raises InvalidArguments."""
     given: object = when
     if not isinstance(given, datetime):
         at = now + span_of(given, f"{what}, if it is no datetime,") // _MICROSECOND
@@ -276,14 +278,14 @@ def time_of(when: datetime | Duration, now: int, what: str) -> int:
 
 
 def begun(context: Context | None) -> Context:
-    """The context that a run begins with, from that of what emitted its message."""
+    """Return the context that a run begins with, from the context of its message's EMITTED."""
     if context is None:
         return EMPTY
     return context.without(NOT_BEFORE) if NOT_BEFORE.name in context.values else context
 
 
 def independent(context: Context) -> Context:
-    """The context of an emission on the global scope: what bounds this hierarchy does not bound another."""
+    """Return the context of an emission on the global scope: the limits of this hierarchy do not bound another one."""
     for key in (HAPPY_DEADLINE, ROLLBACK_DEADLINE, EXEMPT, ABOVE, TOKENS):
         context = context.without(key)
     return context

@@ -1,10 +1,9 @@
-"""How operations are defined: topics, operations, their steps, and what a step may say about the next one."""
+"""Definitions of operations: their steps, and what a step may say about the next one."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
-import sys
 import weakref
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -12,27 +11,25 @@ from functools import cached_property
 from itertools import count
 from typing import Any, Generic, Literal, TypeVar, overload
 
-import msgspec
 from msgspec import Struct
 
-from perdure.errors import InvalidArguments, InvalidDefinition, UnstorableValue
-from perdure.kernel.cooperation import VERSION_SEPARATOR, stored_version
+from perdure.errors import InvalidArguments, InvalidDefinition
+from perdure.kernel.cooperation import stored_version
 from perdure.models.cooperation.attempts import ONCE, Effort, effort
 from perdure.models.cooperation.context import ROUNDS
 from perdure.models.cooperation.failures import Failure
 from perdure.models.cooperation.scope import NextStep, Scope
 from perdure.models.cooperation.strategies import Registry, Strategy
-from perdure.values.arguments import Duration, checked, is_check, span_of
+from perdure.models.cooperation.topics import Topic, caller, checked_name
+from perdure.values.arguments import Duration, checked, span_of
 from perdure.values.retry import Retry
 
 M = TypeVar("M")
 
 Policy = Literal["halt", "continue"]
 
-# These are refused here, with the place of the definition.
+# Wrong values of these are refused here, with the place of the definition.
 _OWN = ("topic", "policy", "strategy", "duration", "time")
-_NAME_MAX_CHARS = 500
-
 _VERSION_MAX_CHARS = 100
 
 _NUMBERS = count()
@@ -51,7 +48,7 @@ def repeat() -> NextStep:
 
 @checked
 def go_to(step: int | str) -> NextStep:
-    """Go on with another step: by its number, 0 for the first, or by its name."""
+    """Go on with another step, by its number (0 for the first) or its name."""
     return NextStep("go_to", step)
 
 
@@ -62,57 +59,9 @@ OnChildFailure = Callable[[Scope, M, Failure, int], Awaitable[Said] | Said]
 Finally = Callable[[Scope, M], Awaitable[None] | None]
 
 
-@checked(error=InvalidDefinition)
-class Topic(Generic[M]):
-    """A channel for messages of one type. Operations of any service may handle it."""
-
-    def __init__(self, name: str, type: type[M]) -> None:
-        self.where = _caller()
-        self.name = _checked_name(name, "topic", self.where)
-        if VERSION_SEPARATOR in name:
-            raise InvalidDefinition(f"the name of a topic cannot contain U+001F: {name!r:.80} ({self.where})")
-        self.type = type
-        try:
-            self._decode = msgspec.json.Decoder(type).decode
-        except TypeError as error:
-            raise InvalidDefinition(
-                f"topic {name!r} at {self.where} has messages that cannot be read: {error}"
-            ) from error
-
-    @cached_property
-    def schema(self) -> str:
-        """What a message may be, as text."""
-        try:
-            return msgspec.json.encode(msgspec.json.schema(self.type), order="sorted").decode()
-        except (TypeError, ValueError, RecursionError):
-            return repr(self.type)  # Some types have no schema.
-
-    def write(self, message: M) -> str:
-        """The message as JSON. Raises InvalidArguments if it is not of the topic's type, UnstorableValue."""
-        try:
-            text = msgspec.json.encode(message)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise UnstorableValue(f"a message on topic {self.name!r} cannot be stored: {error}") from error
-        try:
-            self._decode(text)
-        except msgspec.ValidationError as error:
-            raise InvalidArguments(f"this is no message for topic {self.name!r}: {error}") from error
-        return text.decode()
-
-    def read(self, payload: str) -> M:
-        try:
-            return self._decode(payload)
-        except (msgspec.ValidationError, ValueError) as error:
-            raise UnstorableValue(f"a message on topic {self.name!r} does not fit its type: {error}") from error
-
-    def __repr__(self) -> str:
-        return f"<topic {self.name!r}>"
-
-
 @checked(error=InvalidDefinition, constructor=False, own=_OWN)
 class OperationStep(Generic[M]):
-    """A step of an operation. What undoes it, what answers to failures of its children, and what is done in any case
-    afterwards is added with decorators."""
+    """A step of an operation. Decorators add its rollback, its handler of child failures, and its finally."""
 
     def __init__(
         self,
@@ -158,7 +107,7 @@ class OperationStep(Generic[M]):
     ) -> Any:
         """Have this called with (scope, message, cause) to undo the step, after its children were rolled back.
 
-        The options are as those of a step. When the last attempt fails, so does the rollback.
+        The options are those of a step. If the last attempt fails, the rollback has failed.
         """
 
         def decorate(function: Rollback[M]) -> Rollback[M]:
@@ -194,14 +143,16 @@ class OperationStep(Generic[M]):
         timeout: Duration | None = None,
         heartbeat_timeout: Duration | None = None,
     ) -> Any:
-        """Have this called with (scope, message, failure, attempt) when children of the step have failed and rolled
-        back. If it returns, the failure is dealt with: what it emitted is waited for (if that fails too, it is called
-        again, with the next attempt), then the operation goes on. What it raises rolls the run back.
+        """Have this called with (scope, message, failure, attempt) when children have failed and rolled back.
 
-        `scope.next_step` is where the step said to go on. It holds if this returns nothing; a NextStep replaces it.
+        If the function returns, the failure is dealt with. The run waits for what the function emitted, and then goes
+        on. If that fails too, the function is called again, with the next attempt. If it raises, the run rolls back.
 
-        On the way back it is asked in the same way when children cannot be rolled back (`scope.rolling_back`). The
-        options are as those of a step; `attempt` counts failures of children, not attempts of this.
+        `scope.next_step` is where the step said to go on. It holds if the function returns nothing. A NextStep replaces
+        it.
+
+        In a rollback (`scope.rolling_back`), the function is called in the same way when children cannot be rolled
+        back. The options are those of a step. `attempt` counts failures of children, not attempts of this function.
         """
 
         def decorate(function: OnChildFailure[M]) -> OnChildFailure[M]:
@@ -218,8 +169,11 @@ class OperationStep(Generic[M]):
         return decorate if function is None else decorate(function)
 
     def finally_(self, function: Finally[M]) -> Finally[M]:
-        """Have this called with (scope, message) in any case, once: after the step and its children, or when the step
-        raises, or while it is rolled back. Where the step goes next is where it goes after this."""
+        """Have this called with (scope, message) in any case, once.
+
+        It is called after the step and its children, when the step raises, or while the step is rolled back. After it
+        the run goes where the step said.
+        """
         self._check(function, "a finally", 2, self.cleanup)
         self.cleanup = function
         return function
@@ -244,7 +198,7 @@ class OperationStep(Generic[M]):
 
 
 class Node(Struct, frozen=True, kw_only=True):
-    """One entry of an operation's plan. A step with a finally is two, a scheduled one too."""
+    """One entry of an operation's plan. A step with a finally has two entries, and so has a scheduled step."""
 
     index: int
     name: str
@@ -260,7 +214,7 @@ class Node(Struct, frozen=True, kw_only=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """An operation as the rules see it."""
+    """An operation as the machine takes it."""
 
     handler: str
     policy: Policy
@@ -269,14 +223,14 @@ class Plan(Struct, frozen=True, kw_only=True):
     entries: tuple[int, ...]  # where each declared step begins
 
     def index_of(self, name: str) -> int:
-        """Raises LookupError."""
+        """Return the place of the entry with a name. Raises LookupError."""
         for node in self.nodes:
             if node.name == name:
                 return node.index
         raise LookupError(name)
 
     def said(self, target: int | None, index: int) -> NextStep:
-        """The reverse of `target`: where a step said to go on, in its own words."""
+        """Return where a step said to go on, as the step says it: the reverse of `target`."""
         if target is None:
             return go_on()
         if target == index:
@@ -288,13 +242,14 @@ class Plan(Struct, frozen=True, kw_only=True):
         return go_to(self.nodes[target + 1].name if is_scheduled else name)
 
     def named(self, said: NextStep | None) -> NextStep | None:
-        """With a name in place of a step's number, which may mean another step in other code."""
+        """Return what a step said, with a name in place of a number. In changed code a number may mean another step."""
         if said is None or type(said.target) is not int or not 0 <= said.target < len(self.entries):
             return said
         return self.said(self.entries[said.target], -1)
 
     def target(self, said: NextStep | None, index: int) -> int | None:
-        """Where a step says to go on, as a place in the plan; None for the following one. Raises InvalidArguments."""
+        """Return where a step says to go on, as a place in the plan, or None for the following step. Raises
+        InvalidArguments."""
         if said is None or said.kind == "go_on":
             return None
         if said.kind == "repeat":
@@ -302,7 +257,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         if type(said.target) is int and 0 <= said.target < len(self.entries):  # True is no number.
             return self.entries[said.target]
         for entry in self.entries:
-            # A scheduled step begins with the sleep before it, and is known by its own name.
+            # A scheduled step begins with the sleep before it, but it is named by its own name.
             scheduled = entry + 1 if self.nodes[entry].name == f"{said.target} (scheduled)" else entry
             if self.nodes[scheduled].name == said.target:
                 return entry
@@ -312,14 +267,16 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 @checked(error=InvalidDefinition, own=_OWN)
 class Operation(Generic[M]):
-    """Handles the messages of a topic in steps. A step begins when all handlers of what the one before it emitted are
-    done; when one fails, all that was done is undone in reverse, through the whole hierarchy.
+    """Handles the messages of a topic in steps.
 
-    `policy` says what follows when something cannot be undone: "halt" stops the rollback there, "continue" goes on with
-    the rest; either way the run ends as rollback_failed. `strategy` says which handlers are waited for.
+    A step begins when all handlers of what the step before it emitted have ended. If one fails, all that was done is
+    undone in reverse order, through the whole hierarchy.
+
+    `policy` says what follows when something cannot be undone. "halt" stops the rollback there, "continue" goes on with
+    the rest. Either way the run ends as rollback_failed. `strategy` says which handlers the run waits for.
 
     A run stays with the `version` that has begun it: only an engine that has that version goes on with it. The handler
-    is the same in all versions. New runs are begun by any of them; of several in one engine, by the one listed last.
+    is the same in all versions. Any version may begin new runs. If an engine has several, the one listed last does.
     """
 
     def __init__(
@@ -331,8 +288,8 @@ class Operation(Generic[M]):
         policy: Policy = "halt",
         strategy: Strategy | None = None,
     ) -> None:
-        self.where = _caller()
-        self.name = _checked_name(name, "operation", self.where)
+        self.where = caller()
+        self.name = checked_name(name, "operation", self.where)
         self.version = _checked_version(version, name, self.where)
         if not isinstance(topic, Topic):
             raise InvalidDefinition(f"operation {name!r} at {self.where} handles a Topic, not {topic!r:.80}")
@@ -380,14 +337,15 @@ class Operation(Generic[M]):
     ) -> Any:
         """Make a function the operation's next step: it gets the scope and the message, and may return a NextStep.
 
-        With a `retry` policy a step that raises is tried again; without one its run rolls back at once. `timeout`
-        bounds each attempt, from when its body begins, `heartbeat_timeout` the time in which it sends no heartbeat
+        With a `retry` policy a step that raises is tried again. Without one its run rolls back at once. `timeout`
+        bounds each attempt, from the beginning of its body. `heartbeat_timeout` bounds the time without a heartbeat
         (`current_step().heartbeat()`). All attempts have the same idempotency key. A step that raises
-        InfrastructureFailed is tried again in any case.
+        InfrastructureFailed is always tried again.
 
-        With `at` it is begun at that time, which may depend on the message, and not before. If it is `transactional`,
-        what it writes through `current_step().connection` is committed together with all that it asks of its scope,
-        once, or vanishes; so are its rollback, its finally and its answers to child failures.
+        With `at` the step begins at that time, which may depend on the message, and not before. If it is
+        `transactional`, what it writes through `current_step().connection` is committed once, together with all that it
+        asks of its scope, or not at all. The same holds for its rollback, its finally and its handler of child
+        failures.
         """
 
         def decorate(function: Invoke[M]) -> OperationStep[M]:
@@ -411,19 +369,23 @@ class Operation(Generic[M]):
         """Have the operation wait here before the next step; the duration may depend on the message."""
         if not callable(duration):
             span_of(
-                duration, f"operation {self.name!r} at {_caller()}: the duration of sleep()", error=InvalidDefinition
+                duration, f"operation {self.name!r} at {caller()}: the duration of sleep()", error=InvalidDefinition
             )
-        self._declare(_sleeping(self._name_for("sleep", name, _caller()), _lasting(duration)))
+        self._declare(_sleeping(self._name_for("sleep", name, caller()), _lasting(duration)))
 
     def sleep_until(self, time: datetime | Callable[[M], datetime], *, name: str | None = None) -> None:
         """Have the operation wait here until a time, which may depend on the message."""
-        self._declare(_sleeping(self._name_for("sleep", name, _caller()), _until(time)))
+        self._declare(_sleeping(self._name_for("sleep", name, caller()), _until(time)))
 
     def periodic(self, every: Duration, *, count: int) -> None:
-        """Have the operation run so many times: each run waits here for `every`, then emits its message again on the
-        global scope, unless it is the last, and goes on. The next run is planned before this one's work, so runs may
-        overlap, and one that fails does not end the series."""
-        where = _caller()
+        """Have the operation run `count` times.
+
+        Each run waits here for `every`. Then it emits its message again on the global scope, unless it is the last run,
+        and goes on.
+
+        A run plans the next one before its own work. So runs may overlap, and a run that fails does not end the series.
+        """
+        where = caller()
         if not span_of(every, "every", error=InvalidDefinition) or count < 1:
             raise InvalidDefinition(
                 f"operation {self.name!r} at {where}: periodic takes a duration longer than nothing and a count of at "
@@ -458,7 +420,7 @@ class Operation(Generic[M]):
         return found
 
     def _unused(self, name: str, where: str) -> str:
-        _checked_name(name, f"step of operation {self.name!r}", where)
+        checked_name(name, f"step of operation {self.name!r}", where)
         if name in self._names():
             raise InvalidDefinition(f"operation {self.name!r} has two steps {name!r}; the second is at {where}")
         return name
@@ -467,12 +429,12 @@ class Operation(Generic[M]):
 
     @property
     def stored_version(self) -> str:
-        """As runs and engines have it: an operation is known by its topic, its name and its version."""
+        """The topic and the version, as runs and engines store them beside the name."""
         return stored_version(self.topic.name, self.version)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes when its steps do, or what its messages may be."""
+        """A hash that changes when the steps or the schema of the messages change."""
         names = "/".join(f"{node.kind}:{node.name}" for node in self.plan.nodes)
         names += f"/{self.topic.schema}"
         return hashlib.sha256(names.encode()).hexdigest()[:16]
@@ -485,7 +447,7 @@ class Operation(Generic[M]):
 
     @cached_property
     def plan(self) -> Plan:
-        """The steps in order, as the rules see them. From then on the operation cannot be changed."""
+        """The steps in order, as the machine takes them. Once it is read, the operation cannot be changed."""
         if not self._declared:
             raise InvalidDefinition(f"operation {self.name!r} at {self.where} has no steps")
         taken = self._names()
@@ -530,7 +492,7 @@ class Operation(Generic[M]):
 
 
 def decorated_operations() -> list[Operation[Any]]:
-    """All operations that were defined and still exist, in the order of their definitions."""
+    """Return all operations that were defined and still exist, in the order of their definitions."""
     return sorted(_OPERATIONS, key=lambda operation: operation._number)  # pyright: ignore[reportPrivateUsage]
 
 
@@ -567,17 +529,9 @@ def _until(time: datetime | Callable[[Any], datetime]) -> Callable[[Scope, Any],
 
 
 def place(function: Callable[..., Any]) -> str:
-    """File and line of a function."""
+    """Return file and line of a function."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(function)
-
-
-def _caller() -> str:
-    """File and line of the first frame that is not in this module."""
-    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame.f_back is not None and (frame.f_code.co_filename == __file__ or is_check(frame)):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _check_function(function: Any, what: str, takes: int) -> None:
@@ -594,17 +548,6 @@ def _check_function(function: Any, what: str, takes: int) -> None:
         ) from None
 
 
-def _checked_name(name: str, what: str, where: str) -> str:
-    given: object = name
-    if not isinstance(given, str) or not 0 < len(given) <= _NAME_MAX_CHARS:
-        raise InvalidDefinition(
-            f"the name of a {what} is a text of 1 to {_NAME_MAX_CHARS} characters, not {name!r:.80} ({where})"
-        )
-    if "\0" in name or any("\ud800" <= char <= "\udfff" for char in name):
-        raise InvalidDefinition(f"the name of a {what} cannot contain NUL or lone surrogates: {name!r:.80} ({where})")
-    return name
-
-
 def _checked_version(version: str, name: str, where: str) -> str:
     given: object = version
     if not isinstance(given, str) or len(given) > _VERSION_MAX_CHARS:
@@ -612,4 +555,4 @@ def _checked_version(version: str, name: str, where: str) -> str:
             f"the version of operation {name!r} is a text of up to {_VERSION_MAX_CHARS} characters, "
             f"not {version!r:.80} ({where})"
         )
-    return _checked_name(given, f"version of operation {name!r}", where) if given else ""
+    return checked_name(given, f"version of operation {name!r}", where) if given else ""

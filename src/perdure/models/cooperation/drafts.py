@@ -1,8 +1,8 @@
-"""Drafts in the making: has those of steps with many children made piece by piece, over many turns of the event loop.
+"""Makes drafts. The draft of a step with many children is made piece by piece, over many turns of the event loop.
 
-While a draft is made, the run's state stays as it is: the rules must see one state from the first piece to the last.
-What the run is told meanwhile waits until the draft is complete, and is taken in before the draft is sent to the
-coordinator. For the run that is the same as if it had been told during the commit.
+While a draft is made, the run's state does not change: the machine must see one state from the first piece to the last.
+Notifications that arrive meanwhile wait until the draft is complete. The run takes them in before the draft is sent to
+the coordinator, as if they had arrived during the commit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from perdure.kernel.ops import Tell
+from perdure.kernel.effects import Notified
 from perdure.kernel.pieces import PIECE_ITEMS_MAX, Pieces
 from perdure.models.cooperation.live import LiveOperation
 
@@ -21,15 +21,15 @@ log = logging.getLogger("perdure")
 
 SMALL_AT_ONCE_MAX: Final = 128  # drafts of one piece in one turn, of those that had to wait
 
-Making = Pieces[Callable[[], None] | None]  # returns what is to be done once the draft is complete, if anything is
+Making = Pieces[Callable[[], None] | None]  # returns what to call once the draft is complete, or None
 
 
 class Drafts:
-    """Makes drafts. `hear` has a run take in what it was told while its draft was made."""
+    """Makes drafts. `take_in` gives a run a notification that arrived while its draft was made."""
 
-    def __init__(self, hear: Callable[[LiveOperation, Tell], None]) -> None:
-        self._hear = hear
-        self._open: dict[LiveOperation, deque[Tell]] = {}
+    def __init__(self, take_in: Callable[[LiveOperation, Notified], None]) -> None:
+        self._take_in = take_in
+        self._open: dict[LiveOperation, deque[Notified]] = {}
         self._queue: deque[tuple[LiveOperation, Making]] = deque()
         self._is_due = False  # The next piece is in the loop's queue.
 
@@ -40,7 +40,7 @@ class Drafts:
     def make(self, live: LiveOperation, draft: Making) -> None:
         """Do the first piece now, and the others in the loop's next turns, one in each turn.
 
-        A run that is closed meanwhile has its draft dropped. While others' drafts are unfinished, the first piece waits
+        If the run is closed meanwhile, its draft is dropped. While other drafts are unfinished, the first piece waits
         for its turn too: many large steps may end at once.
         """
         if not self._queue:
@@ -55,19 +55,20 @@ class Drafts:
         self._queue.append((live, draft))
         self._schedule()
 
-    def defer(self, live: LiveOperation, tell: Tell) -> None:
-        """Have a run that `is_drafting` told something once its draft is complete."""
-        self._open[live].append(tell)
+    def defer(self, live: LiveOperation, effect: Notified) -> None:
+        """Keep a notification for a run that `is_drafting` until its draft is complete."""
+        self._open[live].append(effect)
 
-    def hear(self, live: LiveOperation) -> Pieces[None]:
-        """Have a run take in all that it was told while its draft was made. With the last piece nothing is left."""
+    def take_in(self, live: LiveOperation) -> Pieces[None]:
+        """Have a run take in all notifications that arrived while its draft was made. After the last piece none is
+        left."""
         waiting = self._open.get(live)
         while waiting:
             for _ in range(min(len(waiting), PIECE_ITEMS_MAX)):
                 try:
-                    self._hear(live, waiting.popleft())
+                    self._take_in(live, waiting.popleft())
                 except Exception:
-                    log.exception("run %s could not take in what it was told", live.id)
+                    log.exception("run %s could not take in what it was notified of", live.id)
             if waiting:
                 yield
 
@@ -82,7 +83,7 @@ class Drafts:
             asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
-        """Do one piece of the draft that has waited longest; of drafts of a single piece, several."""
+        """Do one piece each of the waiting drafts, in order, up to the first draft that needs more pieces."""
         self._is_due = False
         for _ in range(min(len(self._queue), SMALL_AT_ONCE_MAX)):
             live, draft = self._queue.popleft()
@@ -97,7 +98,7 @@ class Drafts:
         self._schedule()
 
     def _do_piece(self, live: LiveOperation, draft: Making) -> bool:
-        """Whether the draft is complete, or dropped."""
+        """Do one piece of a draft. Return whether the draft is complete, or dropped."""
         done: Callable[[], None] | None = None
         try:
             if not live.is_closed:

@@ -1,7 +1,9 @@
-"""The rows of structured cooperation: messages, their events, return values; and lineages: who is whose child.
+"""The rows of structured cooperation: messages, their events and return values; and lineages, which name a run's
+ancestors.
 
-`message_event` is the journal of operation runs. Rows of one lineage are numbered 1, 2, 3, … by their one writer: the
-number is their order, and time is only shown. A cancellation, which anybody may write, and which there is one of, is 0.
+`message_event` is the journal of operation runs. The one writer of a lineage numbers its rows 1, 2, 3, … The numbers
+are the order of the rows; their times are only shown. A cancellation has the number 0: anybody may write it, and a
+lineage has at most one.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class EventType(StrEnum):
 
 
 class State(StrEnum):
-    """Where a run stands, as its rows tell."""
+    """The state of a run, as its rows show it."""
 
     CREATED = "created"  # no row yet: there is only its message's EMITTED
     DISMISSED = "dismissed"  # its emitter went on without it before it was taken
@@ -63,8 +65,8 @@ class Message(Struct, frozen=True, kw_only=True, gc=False):
 class MessageEvent(Struct, frozen=True, kw_only=True, gc=False):
     """One thing that happened to a message or to the run of an operation that handles it.
 
-    The rules leave `id` to whoever writes the row. `coroutine_name` is the operation,
-    `coroutine_identifier` its run; both are None for what was done from outside.
+    The machine leaves `id` to the code that writes the row. `coroutine_name` is the operation, `coroutine_identifier`
+    its run. Both are None for what was done from outside.
     """
 
     id: str = ""
@@ -78,13 +80,13 @@ class MessageEvent(Struct, frozen=True, kw_only=True, gc=False):
     created_at: int = 0
     exception: Failure | None = None
     context: Context | None = None
-    next_step: int | None = None  # where to go on, as a place in the plan of whoever wrote it
-    next_name: str = ""  # and the name of what stands there; earlier versions stored none
+    next_step: int | None = None  # where to go on, as a place in the plan of the code that wrote it
+    next_name: str = ""  # and the name of the step at that place; earlier versions stored none
     child_failure_handler_iteration: int | None = None
 
 
 class ReturnValue(Struct, frozen=True, kw_only=True, gc=False):
-    """What a run left for its parent to read, under a name; once per run and name."""
+    """A value that a run leaves for its parent to read, under a name. A run returns each name once."""
 
     lineage: Lineage
     handler: str
@@ -93,7 +95,7 @@ class ReturnValue(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def key(self) -> tuple[str, str]:
-        """There is one of each."""
+        """What identifies the value: its run and its name."""
         return self.lineage[-1], self.variable
 
 
@@ -102,20 +104,21 @@ class ReturnValue(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Kinship:
-    """Who is whose ancestor, among lineages. A long one does not have all ids, so each is asked for its parent."""
+    """The ancestors and descendants among lineages. A long lineage does not contain all ids, so they are found from
+    parent to parent."""
 
     def __init__(self, lineages: Iterable[Lineage]) -> None:
         self._parents = {lineage[-1]: lineage[-2] for lineage in lineages if len(lineage) > 1}
 
     def above(self, lineage: Lineage) -> Iterator[str]:
-        """The last id of a lineage, then those above it, as far as they are known; the root last."""
+        """Yield the last id of a lineage, then the ids above it as far as they are known, the root last."""
         id: str | None = lineage[-1]
         while id is not None:
             yield id
             id = self._parents.get(id)
 
     def below(self, id: str) -> set[str]:
-        """An id and all below it."""
+        """Return an id and all ids below it."""
         children: dict[str, list[str]] = {}
         for child, parent in self._parents.items():
             children.setdefault(parent, []).append(child)
@@ -128,17 +131,17 @@ class Kinship:
 
 
 def covers(upper: Lineage, lower: Lineage) -> bool:
-    """Whether the upper one is the lower one itself or an ancestor of it, of two that are not shortened."""
+    """Return whether `upper` is `lower` or an ancestor of it. Neither may be a shortened lineage."""
     return lower[: len(upper)] == upper
 
 
 def is_root_run(lineage: Lineage) -> bool:
-    """Whether a run handles what was emitted from outside, or on the global scope."""
+    """Return whether a run handles a message that was emitted from outside, or on the global scope."""
     return len(lineage) == 2
 
 
 def is_run(lineage: Lineage) -> bool:
-    """A lineage of one id is that of a root emission, which no run has."""
+    """Return whether a lineage is that of a run. A lineage of one id is that of a root emission."""
     return len(lineage) > 1
 
 
@@ -147,24 +150,24 @@ def is_run(lineage: Lineage) -> bool:
 
 
 def in_order(events: Iterable[MessageEvent]) -> list[MessageEvent]:
-    """Rows of one lineage in the order in which they were written."""
+    """Return rows of one lineage in the order in which they were written."""
     return sorted(events, key=lambda event: event.seq)
 
 
 def stamped(rows: Sequence[MessageEvent], ids: Iterable[str], at: int) -> list[MessageEvent]:
-    """Rows as they are to be stored, with ids and the time of the clock that writes them."""
+    """Return rows with ids and with the time at which they are written."""
     return [replace(row, id=id, created_at=at) for row, id in zip(rows, ids, strict=False)]
 
 
 def is_dismissal(row: MessageEvent) -> bool:
-    """Whether the row says that a run is not to begin, though nobody has cancelled it."""
+    """Return whether the row says that a run is not to begin, though it was not cancelled."""
     return (
         row.type is EventType.CANCELLATION_REQUESTED and row.exception is not None and row.exception.type == DISMISSED
     )
 
 
 def state_of(own: Iterable[MessageEvent]) -> State:
-    """The state of a run, from the rows of its lineage."""
+    """Return the state of a run, from the rows of its lineage."""
     rows = list(own)
     types = {row.type for row in rows}
     if EventType.ROLLBACK_FAILED in types:
@@ -181,7 +184,7 @@ def state_of(own: Iterable[MessageEvent]) -> State:
 
 
 def failure_in(own: Iterable[MessageEvent]) -> Failure | None:
-    """Why a run failed: why it could not roll back, if it could not, else why it rolled back."""
+    """Return why a run failed: why its rollback failed, or else why it rolled back. None if it did neither."""
     found: Failure | None = None
     for row in in_order(own):
         if row.type is EventType.ROLLBACK_FAILED:
@@ -202,7 +205,7 @@ PER_RUN = {
 
 
 def unique_key(row: MessageEvent) -> tuple[str, ...] | None:
-    """What there may be only one row of; None for rows of which there may be many."""
+    """Return the key that no two rows may share, or None for a row that needs no unique key."""
     if row.type in PER_MESSAGE:
         return (PER_MESSAGE[row.type], row.message_id)
     if row.type in PER_RUN:
@@ -213,7 +216,7 @@ def unique_key(row: MessageEvent) -> tuple[str, ...] | None:
 
 
 def check_rows(events: Iterable[MessageEvent]) -> None:
-    """Raise InvariantViolated unless each row has a place of its own in its lineage and what is to be unique is."""
+    """Raise InvariantViolated if two rows have the same place in a lineage, or the same unique key."""
     places: set[tuple[Lineage, int]] = set()
     keys: set[tuple[str, ...]] = set()
     for row in events:

@@ -1,4 +1,4 @@
-"""Code of a run in flight: the attempt that runs now, its time limits and its heartbeats."""
+"""A run's code in flight: the attempt that runs now, its time limits and its heartbeats."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from perdure.coordinator.timers import Timers
 from perdure.errors import StepTimedOut
@@ -27,23 +27,35 @@ from perdure.ports import Clock, Codec, Journal, TimerHandle
 log = logging.getLogger("perdure")
 
 
+class ExecutionListener(Protocol):
+    """Receives what happens to code in flight."""
+
+    def ended(self, execution: StepExecution, outcome: Any, error: BaseException | None) -> None:
+        """Take in that an attempt has ended."""
+        ...
+
+    def beaten(self, execution: StepExecution) -> None:
+        """Store the details that heartbeats have reported."""
+        ...
+
+
 class Surroundings:
-    """What executions of an engine need: its clock and loop, and who stores what heartbeats say."""
+    """What executions of an engine need: its clock, its loop, and the listener that they report to."""
 
-    __slots__ = ("beaten", "clock", "loop", "payload_max")
+    __slots__ = ("clock", "listener", "loop", "payload_max")
 
-    def __init__(self, clock: Clock, payload_max: int, beaten: Callable[[StepExecution], None]) -> None:
+    def __init__(self, clock: Clock, payload_max: int, listener: ExecutionListener) -> None:
         self.clock = clock
         self.loop = asyncio.get_running_loop()
         self.payload_max = payload_max
-        self.beaten = beaten
+        self.listener = listener
 
 
 class StepExecution:
-    """One attempt of code, for carriers. Heartbeats may come from any thread."""
+    """One attempt of code, as carriers run it. Heartbeats may come from any thread."""
 
     __slots__ = (
-        "_beat_at", "_beats", "_is_posted", "_newest", "_silence", "_taken", "_timeout", "attempts", "code",
+        "_beat_at", "_beats", "_is_scheduled", "_newest", "_silence", "_taken", "_timeout", "attempts", "code",
         "context", "coroutine", "details", "dropped", "effort", "fate", "has_store_failed", "in_thread", "is_called",
         "is_over", "live", "position", "task", "thread", "timed_out", "verdict", "where",
     )  # fmt: skip
@@ -63,8 +75,8 @@ class StepExecution:
         self.dropped = False
         self.is_over = False
         self.in_thread = False
-        self.fate: Fate | None = None  # of what it writes in a transaction
-        self.has_store_failed: Callable[[], Awaitable[bool]] | None = None  # under that transaction
+        self.fate: Fate | None = None  # of its transaction
+        self.has_store_failed: Callable[[], Awaitable[bool]] | None = None  # during that transaction
         self.is_called = False  # Its function was called, or waits for a thread.
         self.thread: Future[Any] | None = None  # in which its first function is called, if that is a plain one
         self.timed_out: StepTimedOut | None = None
@@ -75,7 +87,7 @@ class StepExecution:
         self._beat_at = 0
         self._newest: str | None = None
         self._taken: str | None = None
-        self._is_posted = False
+        self._is_scheduled = False
 
     @property
     def label(self) -> str:
@@ -97,24 +109,39 @@ class StepExecution:
     def payload_max(self) -> int:
         return self.where.payload_max
 
+    # For the slots.
+
+    @property
+    def is_wanted(self) -> bool:
+        return not self.dropped
+
+    @property
+    def waits_for_thread(self) -> bool:
+        return False  # The executor waits for threads: only some functions of a step need one.
+
+    def queue(self) -> None:
+        """Wait for a turn. Time limits do not count yet."""
+
     # Whether it is tried again.
 
     def is_tried_again(self, error: BaseException) -> bool:
-        """Whether another attempt follows one that failed with this. Decided once, by the first error. Raises what
-        the policy raises."""
+        """Return whether another attempt follows one that failed with this error. The first error decides, once.
+
+        Raises what the policy raises.
+        """
         if self.verdict is not None:
             return self.verdict[1]
         attempts = self.known_attempts()
         again = note_failure(attempts, self.effort.retry, error, self.where.clock.now(), random.random())
         self.verdict = (error, again)
         if again:
-            # A failure of the infrastructure may go on for ever, so somebody should look.
+            # A failure of the infrastructure may last for ever, so it is logged as a warning.
             level = logging.WARNING if is_infrastructure(error) else logging.INFO
             log.log(level, "%s failed and is tried again in %.0f ms: %s", self.label, attempts.pause_us / 1000, error)
         return again
 
     def known_attempts(self) -> Attempts:
-        """What is known of the attempts so far."""
+        """Return what is known of the attempts so far."""
         if self.attempts is None:
             self.attempts = Attempts(position=self.position, name=self.code.name, since=self.where.clock.now())
         return self.attempts
@@ -122,13 +149,15 @@ class StepExecution:
     # Time.
 
     def suspended(self) -> None:
-        """It takes its time, so that is bounded, if asked for. In a thread it may have to wait for one first, and in a
-        transaction for the store."""
+        """Start the time limits, now that the code waits for something.
+
+        In a thread or in a transaction they start later: the code may have to wait for a thread, or for the store.
+        """
         if self.effort.is_timed and not self.in_thread and self.fate is None:
             self.arm()
 
     def arm(self) -> None:
-        """The body begins now."""
+        """Start the time limits: the body begins now."""
         if self.is_over or self.dropped or self._timeout is not None or self._silence is not None:
             return
         limits, clock = self.effort, self.where.clock
@@ -140,7 +169,8 @@ class StepExecution:
             self._listen(round(limits.heartbeat_timeout_s * 1_000_000))
 
     def _listen(self, silence_max: int) -> None:
-        """Wait until it has been silent for too long. A heartbeat only notes its time, so look again then."""
+        """Time out when no heartbeat has come for too long. A heartbeat only notes its time, so the timer checks that
+        time when it fires."""
 
         def look() -> None:
             self._silence = None
@@ -154,7 +184,7 @@ class StepExecution:
         self._silence = clock.call_after(self._beat_at + silence_max - clock.monotonic(), look)
 
     def interrupted(self) -> None:
-        """The store failed under the attempt, whose body may run again: it gets its whole time then, and a failure that
+        """Reset the attempt after the store has failed: its body may run again, with its whole time, and a failure that
         was noted meanwhile does not count."""
         self._stop_timers()
         if self.verdict is not None and self.attempts is not None and not is_infrastructure(self.verdict[0]):
@@ -166,7 +196,7 @@ class StepExecution:
         if self.is_over or self.dropped or task is None or task.done() or self.timed_out is not None:
             return
         if self.fate is not None and not self.fate.give_up():
-            return  # What it wrote is being committed.
+            return  # Its transaction is being committed.
         self.timed_out = StepTimedOut(f"{message} in attempt {self.attempt}")
         if self.in_thread:
             log.warning("%s; its thread is still busy and keeps its place until it ends", self.timed_out)
@@ -175,41 +205,49 @@ class StepExecution:
     # Heartbeats.
 
     def receive(self, details: str | None) -> None:
-        """A heartbeat, from any thread, with details as JSON."""
+        """Take in a heartbeat from any thread. `details` are JSON."""
         if self.is_over or self.dropped:
             return
         self._beat_at = self.where.clock.monotonic()
         if details is None:
             return
-        # In this order, and the other way round in `_deliver`: so no details are left lying, whoever comes first.
+        # `_deliver` does this in the reverse order. So no details are lost, whichever of the two threads comes first.
         self._newest = details
-        if not self._is_posted:
-            self._is_posted = True
-            with suppress(RuntimeError):  # Once the loop is closed, nobody listens.
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            with suppress(RuntimeError):  # The loop may be closed.
                 self.where.loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        self._is_posted = False
+        self._is_scheduled = False
         newest = self._newest
         if newest is None or newest == self._taken or self.is_over or self.dropped:
             return
         self._taken = newest
         self.known_attempts().details = newest
         if self._beats is None:
-            self._beats = Beats(self.where.clock, partial(self.where.beaten, self))
+            self._beats = Beats(self.where.clock, self)
         self._beats.changed()
+
+    def write_details(self) -> None:
+        """Have the details of heartbeats written."""
+        self.where.listener.beaten(self)
 
     def beat_written(self) -> None:
         if self._beats is not None:
             self._beats.written()
 
     def flush(self) -> None:
-        """Have all that was said so far written soon."""
+        """Have the details of all heartbeats so far written soon."""
         self._deliver()
         if self._beats is not None:
             self._beats.flush()
 
     # Ends.
+
+    def ended(self, value: Any, error: BaseException | None) -> None:
+        """Report that the attempt has ended."""
+        self.where.listener.ended(self, value, error)
 
     @property
     def is_forward(self) -> bool:
@@ -217,26 +255,26 @@ class StepExecution:
         return not self.code.rolling_back
 
     def is_current(self) -> bool:
-        """Whether what it comes to still matters."""
+        """Return whether its outcome still matters."""
         return not (self.is_over or self.dropped)
 
     def withdraw(self) -> bool:
-        """Have the code never begin. False if it has."""
+        """Have the code never begin. Return False if it has begun."""
         if self.is_called and (self.thread is None or not self.thread.cancel()):
             return False
         self.drop()
         return True
 
     def end(self, *, is_tried_again: bool = False) -> None:
-        """The attempt has ended, or its outcome no longer matters."""
+        """Stop timers and heartbeats: the attempt has ended, or its outcome no longer matters."""
         if is_tried_again and self._newest is not None:
-            self._deliver()  # It may have been said just before.
+            self._deliver()  # A heartbeat may have come just before the end.
         self.is_over = True
         if self._timeout is not None or self._silence is not None:
             self._stop_timers()
         if self._beats is not None:
             self._beats.settle()
-            self._beats = None  # It refers back to here.
+            self._beats = None  # It refers back to this execution.
 
     def _stop_timers(self) -> None:
         for timer in (self._timeout, self._silence):
@@ -245,7 +283,7 @@ class StepExecution:
         self._timeout = self._silence = None
 
     def drop(self) -> None:
-        """The outcome no longer matters. What runs in a thread is left to end."""
+        """Cancel the attempt: its outcome no longer matters. Code in a thread runs on to its end."""
         self.dropped = True
         self.end()
         if self.fate is not None:
@@ -255,7 +293,7 @@ class StepExecution:
 
 
 def recall(live: LiveOperation, journal: Journal, codec: Codec) -> None:
-    """Take in what is stored of code of a run that is brought back to life: what it came to, which attempts failed."""
+    """Give a revived run what is stored of its code: a staged outcome, and failed attempts."""
     live.staged = journal.staged[0] if journal.staged else None
     for wait in journal.waits:
         if wait.kind in ("retry", "beat"):
@@ -263,7 +301,10 @@ def recall(live: LiveOperation, journal: Journal, codec: Codec) -> None:
 
 
 def pause(live: LiveOperation, draft: Draft, code: Code, codec: Codec, now: int) -> None:
-    """Have code that has failed before wait for its next attempt, if that is not due yet, or for its deadline."""
+    """Have a draft wait for the next attempt of code that has failed, if that is not due yet.
+
+    The draft waits for the code's deadline instead if that comes first.
+    """
     attempts = live.attempts
     if attempts is None or attempts.position != live.position_of(code):
         return
@@ -280,8 +321,10 @@ def pause(live: LiveOperation, draft: Draft, code: Code, codec: Codec, now: int)
 
 
 def armed(live: LiveOperation, until: int, timers: Timers, now: int, due: Callable[[], None]) -> TimerHandle:
-    """Have `due` called at a time. A short pause between attempts, which nobody else knows of, lasts as long as it is
-    to, whatever is done to the clock."""
+    """Have `due` called at a time.
+
+    A short pause between attempts is not stored. It lasts its full duration, even if the system's clock is changed.
+    """
     attempts = live.attempts
     if attempts is None or attempts.is_durable or attempts.due_at != until:
         return timers.arm(until, due)
@@ -294,7 +337,7 @@ def armed(live: LiveOperation, until: int, timers: Timers, now: int, due: Callab
 
 
 def heartbeat(execution: StepExecution, status: Status, codec: Codec, now: int) -> ops.Cooperate:
-    """Have the store know how far code got that runs now, for its next attempt."""
+    """Return the op that stores the details of running code for its next attempt."""
     live = execution.live
     live.attempts = attempts = execution.known_attempts()
     live.has_waited = attempts.is_stored = True

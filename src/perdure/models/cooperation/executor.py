@@ -1,7 +1,7 @@
-"""Runs the code of operations: steps, their rollbacks, their answers to child failures, and what is done in any case.
+"""Runs the code of operations: steps, their rollbacks, their handlers of child failures, and their finally functions.
 
-Async functions run on the process's loop (see carriers.py), plain ones in threads. All that they ask for is noted by
-their scope, and given back when they return.
+Async functions run on the process's loop (see carriers.py), plain functions in threads. Their scope notes all that they
+ask for, and the executor returns it once they have returned.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -22,7 +22,9 @@ from msgspec.structs import replace
 from perdure.errors import EngineBug, InvalidArguments, Misuse, NonRetryable, StepFailed, UnstorableValue
 from perdure.models.common.blame import Blame
 from perdure.models.common.fence_check import InDoubt, Proof
+from perdure.models.common.host_parts import HostParts
 from perdure.models.common.interrupts import failed_by_exit, is_by_signal
+from perdure.models.common.threads import without_stop_iteration
 from perdure.models.common.transactions import CodecFailed, Fate
 from perdure.models.cooperation.attempts import Effort
 from perdure.models.cooperation.cause_reader import CauseReader
@@ -31,52 +33,54 @@ from perdure.models.cooperation.define import Node
 from perdure.models.cooperation.execution import StepExecution
 from perdure.models.cooperation.failures import Failure, to_failure
 from perdure.models.cooperation.live import Code, LiveOperation
+from perdure.models.cooperation.machine import readable, reasons, refused
 from perdure.models.cooperation.moves import Handle, Invoke, Outcome, Raised, Returned, Undo
-from perdure.models.cooperation.rules import readable, reasons
-from perdure.models.cooperation.scope import NextStep, Scope
+from perdure.models.cooperation.scope import NextStep, Returns, Scope
 from perdure.models.cooperation.transactions import Place, Transactions, Work, asked
 
-# What runs in a step's context knows where it is: the run, the step, and which attempt of which execution.
-Enter = Callable[[Context, StepExecution], Place]
+
+class AttemptContexts(Protocol):
+    """Lets code in a step's context find out where it runs."""
+
+    def enter(self, context: Context, attempt: StepExecution) -> Place:
+        """Let code that runs in a context find out its run, its step and its attempt."""
+        ...
 
 
 class TryAgain(Struct, frozen=True):
-    """The attempt failed, and another one follows: see the execution's `attempts`."""
+    """The outcome of a failed attempt that another one follows: see the execution's `attempts`."""
 
 
 class Executor:
-    """Prepares code to be run."""
+    """Prepares the code of operations, and calls it."""
 
     def __init__(
         self,
         *,
-        now: Callable[[], int],
-        ids: Callable[[int], str],
+        parts: HostParts,
         threads: ThreadPoolExecutor,
-        enter: Enter,
+        attempts: AttemptContexts,
         transactions: Transactions,
-        check: Callable[[LiveOperation, Code, Returned], Outcome],
         causes: CauseReader,
         blame: Blame,
-        levels_max: int,
         proof: Proof,
     ) -> None:
-        self._now = now
-        self._ids = ids
+        self._now = parts.clock.now
+        self._ids = parts.ids
         self._threads = threads
-        self._enter = enter
+        self._attempts = attempts
         self._transactions = transactions
-        self._check = check
         self._causes = causes
         self._blame = blame
-        self._levels_max = levels_max
+        self._levels_max = parts.limits.hierarchy_levels_max
+        self._payload_max = parts.limits.payload_bytes_max
         self._proof = proof
 
     def prepare(self, execution: StepExecution) -> tuple[Any, Context]:
-        """A coroutine that gives the outcome, and the context to run it in."""
+        """Return a coroutine that returns the outcome, and the context to run it in."""
         live, code = execution.live, execution.code
         context = copy_context()
-        place = self._enter(context, execution)
+        place = self._attempts.enter(context, execution)
         if not live.plan.nodes[code.index].transactional:
             return self._outcome(execution, partial(self._run, execution)), context
         execution.fate = Fate()
@@ -84,13 +88,18 @@ class Executor:
         work = Work(
             call=call,
             scope=lambda: self._scope(live, code),
-            check=lambda returned: self._check(live, code, returned),
+            check=lambda returned: self._possible(live, code, returned),
             place=place,
             context=context,
             position=execution.position,
             is_async=call.is_async,
         )
         return self._outcome(execution, partial(self._transacted, execution, work, call)), context
+
+    def _possible(self, live: LiveOperation, code: Code, returned: Returned) -> Outcome:
+        """Return the outcome of code, or a failure if it cannot be written."""
+        failure = refused(live.plan, live.view(0), code, returned)
+        return within_bounds(live, returned, self._payload_max) if failure is None else Raised(failure=failure)
 
     def _scope(self, live: LiveOperation, code: Code) -> Scope:
         now = self._now()
@@ -104,8 +113,7 @@ class Executor:
             ids=self._new_id,
             rolling_back=code.rolling_back,
             next_step=_next_step(live, code) if type(code) is Handle else None,
-            returned=readable(live.view(now), tuple(live.values.values())) if live.values else (),
-            topics=live.topics_of_children() if live.values else {},
+            returned=partial(_returns, live),
             reasons=partial(self._reasons, live, code.rolling_back),
             levels_max=self._levels_max,
         )
@@ -127,12 +135,12 @@ class Executor:
             raise
         except (KeyboardInterrupt, SystemExit) as exited:
             if is_by_signal(exited):
-                raise  # Somebody stops the process: that is no end of the step.
+                raise  # A signal stops the process: the step has not ended.
             error = _explained(execution, exited)
         except Exception as raised:  # noqa: BLE001 - whatever a step raises is its failure
             error = raised
         if execution.dropped:
-            return TryAgain()  # Nobody asks for it any more.
+            return TryAgain()  # The outcome no longer matters.
         try:
             if execution.is_tried_again(error):
                 return TryAgain()
@@ -151,7 +159,7 @@ class Executor:
         return await self._transactions.run(execution, work)
 
     async def _with_causes(self, code: Code) -> Code:
-        """With the causes of its failure that other rows have."""
+        """Return code whose failure has the causes that other rows have stored."""
         if isinstance(code, Handle):
             return replace(code, failure=await self._causes.for_code(code.failure))
         if isinstance(code, Undo):
@@ -162,22 +170,22 @@ class Executor:
         code = execution.code
         if type(code) is not Invoke:
             code = await self._with_causes(code)
-            # The proof was made before the causes were read. If the run is no longer this engine's, or gives up, the
-            # execution has been dropped and its task cancelled by the time that the proof is made again.
+            # The fence was checked before the causes were read. If the run is no longer this engine's, or gives up, the
+            # execution has been dropped and its task cancelled by the time that the fence is checked again.
             await self._proof.make_for(execution.run_id, lambda: execution.dropped)
         scope = self._scope(execution.live, code)
         return asked(scope, await called(execution, code, scope, partial(self.call, execution)))
 
     async def call(self, execution: StepExecution, node: Node, function: Callable[..., Any], *args: Any) -> Any:
         is_first, execution.is_called, execution.thread = not execution.is_called, True, None
-        if function.__code__.co_flags & inspect.CO_COROUTINE:  # As inspect says, in a tenth of the time.
+        if function.__code__.co_flags & inspect.CO_COROUTINE:  # The same check as inspect's, in a tenth of the time.
             execution.in_thread = False
             return await function(*args)
         if node.kind in ("sleep", "round"):
             return function(*args)
         loop = asyncio.get_running_loop()
         execution.in_thread = True
-        body = partial(_without_stop_iteration, function, *args)
+        body = partial(without_stop_iteration, function, *args)
         if execution.effort.is_timed:
             body = partial(_announced, loop, execution, body)
         guarded = partial(self._proof.guarded, execution.run_id, body)
@@ -201,7 +209,7 @@ class Executor:
 async def called(
     execution: StepExecution, code: Code, scope: Scope, call: Callable[..., Awaitable[Any]]
 ) -> NextStep | None:
-    """Call all functions that a move names. `call` is how one is called."""
+    """Call all functions that a move names, each through `call`. Return where the code said to go on."""
     live = execution.live
     node, message = live.plan.nodes[code.index], live.message
     match code:
@@ -212,7 +220,7 @@ async def called(
                 if node.cleanup is None or execution.dropped or is_by_signal(error):
                     raise
                 if execution.has_store_failed is not None and await execution.has_store_failed():
-                    raise  # The step runs again, so its end is still to come.
+                    raise  # The step runs again, so its finally is still to come.
                 failed = _explained(execution, error)
                 if execution.is_tried_again(failed):
                     raise
@@ -232,9 +240,20 @@ async def called(
     return None
 
 
+def _returns(live: LiveOperation) -> Returns:
+    """Return what a run's children have returned.
+
+    This is made when a step asks for it: a run may have ten thousand children, and most of its steps do not ask. A
+    plain function asks in a thread, so the lists are copied before they are searched.
+    """
+    children, values = [*live.children], [*live.values.values()]
+    topics = live.topics
+    return Returns(readable(children, values), {child.id: topics.get(child.message_id, "") for child in children})
+
+
 def _explained(execution: StepExecution, error: BaseException) -> BaseException:
-    """What an attempt failed with. If its engine did not cancel it, the code itself did: that is a failure like any
-    other."""
+    """Return the error that an attempt failed with. If the engine did not cancel the attempt, the code itself did, and
+    that is a failure like any other."""
     if isinstance(error, (KeyboardInterrupt, SystemExit)):
         exited = NonRetryable(failed_by_exit(error, f"step {execution.code.name!r}"))
         exited.__cause__ = error
@@ -251,15 +270,15 @@ def _explained(execution: StepExecution, error: BaseException) -> BaseException:
 
 
 def _announced(loop: asyncio.AbstractEventLoop, execution: StepExecution, body: Callable[[], Any]) -> Any:
-    """In a thread: it may have waited long for one, and its time begins now."""
-    with suppress(RuntimeError):  # Once the loop is closed, nobody looks at the time.
+    """Call the body in its thread. Its time limits start now: it may have waited long for the thread."""
+    with suppress(RuntimeError):  # Once the loop is closed, there are no time limits.
         loop.call_soon_threadsafe(execution.arm)
     return body()
 
 
 def within_bounds(live: LiveOperation, outcome: Outcome, payload_bytes_max: int) -> Outcome:
-    """What code came to, or a failure if something of it is too long: a message, a value, or a context, which every row
-    has."""
+    """Return the outcome of code, or a failure if a message, a value or a context in it is too long. Every row has a
+    context."""
     if not isinstance(outcome, Returned):
         return outcome
     for what, size in _sizes(outcome):
@@ -270,7 +289,7 @@ def within_bounds(live: LiveOperation, outcome: Outcome, payload_bytes_max: int)
 
 
 def _sizes(outcome: Returned) -> Iterator[tuple[str, int]]:
-    """All that code gives to be stored, and how long it is."""
+    """Yield all that code wants stored, each with its length."""
     for emission in outcome.emissions:
         yield f"a message on topic {emission.topic!r}", len(emission.payload)
     for value in outcome.values:
@@ -279,13 +298,13 @@ def _sizes(outcome: Returned) -> Iterator[tuple[str, int]]:
         yield "the context", len(msgspec.json.encode(outcome.context.values))
     measured = outcome.context
     for emission in outcome.emissions:
-        if emission.context is not measured and emission.context.values:  # Those in a row mostly share one.
+        if emission.context is not measured and emission.context.values:  # Emissions in a row mostly share one context.
             measured = emission.context
             yield "the context", len(msgspec.json.encode(measured.values))
 
 
 def effort_of(live: LiveOperation, code: Code) -> Effort:
-    """How often code is tried, and how long an attempt may take."""
+    """Return how often code is tried, and how long an attempt may take."""
     node = live.plan.nodes[code.index]
     match code:
         case Invoke():
@@ -297,12 +316,12 @@ def effort_of(live: LiveOperation, code: Code) -> Effort:
 
 
 def _next_step(live: LiveOperation, code: Handle) -> NextStep | None:
-    """What the answer to a child's failure sees of where its step said to go on."""
+    """Return where the step said to go on, for its handler of child failures."""
     return None if code.rolling_back else live.plan.said(code.next_step, code.index)
 
 
 def text_of(code: Code) -> str:
-    """The name of a step, or of the phase of a rollback."""
+    """Return the name of a step, or of the phase of a rollback."""
     return code.text if isinstance(code, Undo) else code.name
 
 
@@ -333,12 +352,12 @@ class _InTransaction:
 
 
 async def _call_here(node: Node, function: Callable[..., Any], *args: Any) -> Any:
-    """In the thread that this is called in, which waits for nothing."""
-    said = _without_stop_iteration(function, *args)
+    """Call a function in the current thread. It must not wait for anything."""
+    said = without_stop_iteration(function, *args)
     if inspect.isawaitable(said):
         if inspect.iscoroutine(said):
             said.close()
-        raise Misuse(f"the plain function of step {node.name!r} gave something to be awaited, which nobody can")
+        raise Misuse(f"the plain function of step {node.name!r} returned an awaitable, which cannot be awaited here")
     return said
 
 
@@ -349,11 +368,3 @@ def _checked(said: Any, node: Node) -> NextStep | None:
         f"step {node.name!r} returned {said!r:.80}: it may return go_on(), repeat() or go_to(…), or nothing; what its"
         " parent is to read goes into scope.return_value(…)"
     )
-
-
-def _without_stop_iteration(function: Callable[..., Any], *args: Any) -> Any:
-    """No future can hold a StopIteration."""
-    try:
-        return function(*args)
-    except StopIteration as error:
-        raise RuntimeError("the step raised StopIteration") from error

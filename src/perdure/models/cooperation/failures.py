@@ -1,9 +1,10 @@
 """Failures as data that travel through a hierarchy of runs: what was raised, where, and which failures caused it.
 
-Types are texts and are never made classes again, since a child's code may not be installed where its parent runs.
+The type of a failure is a text. It never becomes a class again, since a child's code may not be installed where its
+parent runs.
 
-Each failure is stored whole once, in one row. Every other row that has it among its causes has a reference: the type,
-the message, the root cause, and the place of that row. `causes.py` reads references back.
+Each failure is stored whole in one row. Other rows that have it among their causes store a reference: its type, its
+message, its root cause, and the place of the row that has it whole. `causes.py` reads references back.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ DEADLINE_MISSED = "DeadlineMissed"
 ROLLBACK_FAILED = "RollbackFailed"
 DISMISSED = "Dismissed"
 
-# What a failure is wrapped in on its way through a hierarchy.
+# The types of failures that wrap another failure on its way through a hierarchy.
 _PASSED_ON = frozenset({CHILD_ROLLED_BACK, CHILD_ROLLBACK_FAILED, PARENT_SAID_SO, GAVE_UP, ROLLBACK_FAILED})
 
 _SCOPE_FAILED = f"{ScopeFailed.__module__}:{ScopeFailed.__qualname__}"
@@ -38,7 +39,7 @@ _OURS = {str(_MODELS / "common" / "carriers.py"), str(_MODELS / "cooperation" / 
 _THREAD = concurrent.futures.thread.__file__
 
 _FRAMES_MAX = 100
-_MESSAGE_MAX_CHARS = 50_000  # as of a step's failure
+_MESSAGE_MAX_CHARS = 50_000  # of an exception's message
 _CAUSES_MAX = 8
 _REASONS_NAMED = 3
 
@@ -57,11 +58,13 @@ class Frame(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Failure(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What went wrong in one run: `source` is "operation[run]", `causes` are the failures it came from, its children's
-    among them, the most important one first.
+    """What went wrong in one run.
 
-    `place` is the row that has it ("run/number"). Of one that is `cut`, the stack and all causes but the root cause are
-    left out here: they are in that row.
+    `source` is "operation[run]". `causes` are the failures that led to this one, the most important first; failures of
+    children are among them.
+
+    `place` is the row that has the failure ("run/number"). If the failure is `cut`, its stack and all causes but the
+    root cause are left out here: they are in that row.
     """
 
     type: str
@@ -69,18 +72,18 @@ class Failure(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     source: str = ""
     stack_trace: tuple[Frame, ...] = ()
     causes: tuple[Failure, ...] = ()
-    step: str = ""  # whose code raised it
+    step: str = ""  # the step whose code raised it
     attempts: int = 1  # how often that code was tried
     left_undone: bool = False  # A rollback failed with it; why there was a rollback is its last cause.
     place: str = ""
     cut: bool = False
 
     def error(self) -> ScopeFailed:
-        """For `raise failure.error()`: the step fails with this very failure, not with one that wraps it.
+        """Return an exception to raise: the step then fails with this very failure, not with one that wraps it.
 
-        The first line of its message is the root cause, the second this failure, if it is another. A function that has
-        failed with a hierarchy of its own has such a message, whose first line is passed on: so messages do not grow
-        from level to level.
+        The first line of the exception's message is the root cause. The second line is this failure, if it is not the
+        root cause itself. A function that failed with a hierarchy of its own has a message of this form. If it is the
+        root cause, only the first line of its message is used, so that messages do not grow from level to level.
         """
         root = self.root_cause
         text = root.message.partition("\n")[0] if root.type == _SCOPE_FAILED else root.line()
@@ -88,10 +91,10 @@ class Failure(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
 
     @property
     def root_cause(self) -> Failure:
-        """The failure that this one began with: what code raised, or somebody asked for, deepest in the hierarchy.
+        """The failure that this one began with: what code raised, or a caller asked for, deepest in the hierarchy.
 
-        If several children failed it is the first one's. If something could not be undone, it is why that could not
-        be. The exceptions that led to an exception inside the same code are no root causes.
+        If several children failed, it is that of the first one. If something could not be undone, it is the reason for
+        that. The exceptions that led to an exception inside the same code are no root causes.
         """
         found = self
         while found.causes:
@@ -114,7 +117,7 @@ class Failure(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
         return f"{self.type}: {self.message}{step}{source}{attempts}"
 
     def walk(self) -> Iterator[Failure]:
-        """This failure and all its causes, each before its own."""
+        """Yield this failure and all its causes. Each comes before its own causes."""
         waiting: list[Failure] = [self]
         while waiting:
             failure = waiting.pop()
@@ -125,12 +128,12 @@ class Failure(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
         return trace(self)
 
     def __repr__(self) -> str:
-        """In one line, whatever its causes are."""
+        """Return one line, however many causes there are."""
         return f"Failure({self.line()!r}, causes={len(self.causes)}, place={self.place!r})"
 
 
 def to_failure(error: BaseException, source: str, step: str = "", depth: int = 0) -> Failure:
-    """The exception as data, its cause and the members of a group as causes. Never raises."""
+    """Return an exception as data. Its cause, and the members of a group, become causes. Never raises."""
     if isinstance(error, ScopeFailed) and isinstance(error.failure, Failure):
         return error.failure
     causes: list[Failure] = []
@@ -157,7 +160,7 @@ def to_failure(error: BaseException, source: str, step: str = "", depth: int = 0
 
 
 def _is_ours(file_name: str) -> bool:
-    """Whether a frame tells only that a step was called."""
+    """Return whether a frame belongs to the code that calls steps, not to the step."""
     return file_name in _OURS or file_name == _THREAD
 
 
@@ -166,8 +169,11 @@ def source_of(handler: str | None, run_id: str | None) -> str:
 
 
 def child_failure(step: str, source: str, failed: Sequence[tuple[Failure, bool]]) -> Failure:
-    """What a parent is told of children that rolled back (False) or could not (True). Those that could not come first,
-    since what they left behind is still there; otherwise the children's own order holds."""
+    """Return a parent's failure for children that rolled back (False) or could not (True).
+
+    The failures of children that could not roll back come first, since what these did is still there. Apart from that
+    the children's order holds.
+    """
     worst = [failure for failure, is_left_undone in failed if is_left_undone]
     rest = [failure for failure, is_left_undone in failed if not is_left_undone]
     what = f"{len(worst)} could not roll back" if worst else "all of them rolled back"
@@ -193,7 +199,7 @@ def gave_up(reasons: Sequence[Failure], source: str) -> Failure:
 
 
 def rollback_failed(failures: Sequence[Failure], began_with: Failure | None, source: str) -> Failure:
-    """Why a run could not be rolled back, and behind it why it was to be."""
+    """Return why a run could not be rolled back. Its causes include why the run was to be rolled back."""
     if len(failures) == 1:
         first = failures[0]
         is_known = began_with is None or any(_is_same(cause, began_with) for cause in first.causes)
@@ -217,7 +223,7 @@ def rollback_failed(failures: Sequence[Failure], began_with: Failure | None, sou
 
 
 def _named(failures: Sequence[Failure]) -> str:
-    """The first few, in one line that does not grow from level to level."""
+    """Return the first few failures in one line, which does not grow from level to level."""
     named = [f"{one.type}: {_short(one.message)}" for one in failures[:_REASONS_NAMED]]
     rest = len(failures) - len(named)
     return "; ".join([*named, f"and {rest:,} more"] if rest else named)
@@ -228,7 +234,7 @@ def _short(message: str) -> str:
 
 
 def _is_same(one: Failure, other: Failure) -> bool:
-    """Whether both tell of the same. Their causes are not compared: there may be a thousand below each other."""
+    """Return whether both are the same failure. Causes are not compared: there may be a thousand levels of them."""
     return one is other or (one.type, one.message, one.source, one.place) == (
         other.type,
         other.message,
@@ -242,12 +248,12 @@ def _is_same(one: Failure, other: Failure) -> bool:
 
 
 def placed(failure: Failure, scope: str, seq: int) -> Failure:
-    """The failure as the row has it that is number `seq` of a scope; unchanged if another row has it."""
+    """Return the failure with row `seq` of a scope as its place, or unchanged if another row has it."""
     return failure if failure.place else replace(failure, place=f"{scope}/{seq}")
 
 
 def reference(failure: Failure) -> Failure:
-    """What a row has of a failure that another row has."""
+    """Return what a row stores of a failure that another row has."""
     if failure.cut:
         return failure
     root = failure.root_cause
@@ -269,8 +275,11 @@ def _without_rest(failure: Failure) -> Failure:
 
 
 def as_stored(failure: Failure, place: str = "") -> Failure:
-    """The failure as the row at a place has it: a reference if another row has it, and whole otherwise, with references
-    in place of those causes that other rows have."""
+    """Return the failure as the row at a place stores it.
+
+    If another row has the failure, this is a reference. Otherwise it is the whole failure, with references in place of
+    the causes that other rows have.
+    """
     if failure.place and failure.place != place:
         return reference(failure)
     return replace(failure, causes=tuple(_with_references(cause, LEVELS_MAX) for cause in failure.causes), place="")
@@ -283,7 +292,7 @@ def _with_references(failure: Failure, levels: int) -> Failure:
 
 
 def within_levels(failure: Failure, levels: int = LEVELS_MAX) -> Failure:
-    """The failure with at most so many levels of causes. In place of the rest are references."""
+    """Return the failure with at most so many levels of causes. References take the place of the rest."""
     if levels == 0:
         return reference(failure)
     causes = tuple(within_levels(cause, levels - 1) for cause in failure.causes)
@@ -293,8 +302,10 @@ def within_levels(failure: Failure, levels: int = LEVELS_MAX) -> Failure:
 
 
 def trace(failure: Failure, shown_max: int = SHOWN_MAX) -> str:
-    """The failure as people read it: run by run from the root down, each with its own stack, causes indented. At most
-    `shown_max` failures are shown, and how many are not is the last line."""
+    """Return the failure as people read it: run by run from the root down, each with its stack, causes indented.
+
+    At most `shown_max` failures are shown. The last line says how many are not.
+    """
     lines: list[str] = []
     shown, left_out = 0, 0
     waiting: list[tuple[Failure, str, str]] = [(failure, "", "")]
@@ -324,7 +335,7 @@ def _function(frame: Frame) -> str:
 
 
 def _storable(text: str) -> str:
-    """Without lone surrogates, which no JSON has: file names that are no UTF-8 have them."""
+    """Return a text without lone surrogates, which JSON cannot have. File names that are not UTF-8 have them."""
     return text.encode(errors="backslashreplace").decode()
 
 

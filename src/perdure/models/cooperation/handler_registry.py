@@ -1,76 +1,85 @@
-"""Who handles what: the book of handlers as this process knows it. Whoever emits says which version it went by.
+"""The registry of handlers as this process knows it: which operations handle which topics.
 
-Those who wait for handlers are told of new ones after these were registered. That this is still to be done stands in
-the book too, as a handler of a topic that nobody emits on, from the same commit on: if a process dies in between, the
-next one that looks into the book does it.
+A commit that emits names the version of the registry that it went by. Runs that wait for handlers are notified of new
+handlers after those were registered. The commit that registers a handler also stores a mark, as a handler of a topic on
+which no message is emitted: these runs are still to be notified. If the process dies before it has notified them, the
+next process that reads the registry finds the mark and does it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, Final
 
 import msgspec
 
-from perdure.kernel.cooperation import HandlerBook
+from perdure.kernel.cooperation import HandlerList
+from perdure.kernel.ops import Op, RegisterHandlers, RetireHandlers
 from perdure.models.cooperation.strategies import Handlers
 from perdure.ports import Ids, Store
 
-# The handlers of this topic are marks: new handlers of which not all know who wait.
+# The handlers of this topic are marks of new handlers that were not announced to all waiting runs yet.
 _MARKS: Final = "perdure.unannounced"
-_UNANNOUNCED_BEFORE: Final = "perdure.untold"  # The same of earlier versions, whose marks have no ids.
+_UNANNOUNCED_BEFORE: Final = "perdure.untold"  # The topic of earlier versions, whose marks have no ids.
 
 Pair = tuple[str, str]  # topic, name
 
-# A topic, a name, and an id: a handler that is registered again has a new mark, which nobody strikes out unseen.
+# A topic, a name, and an id. A handler that is registered again has a new mark with a new id, so no process that
+# announced the old mark removes the new one.
 Mark = tuple[str, str, str]
 
 
 class HandlerRegistry:
-    """Read when it is first needed, and again when a commit has found it old."""
+    """The handlers of all topics, read when they are first needed, and again when a commit has found them outdated."""
 
-    def __init__(self, store: Store, ids: Ids) -> None:
+    def __init__(self, store: Store, submit: Callable[[Op], Awaitable[Any]], ids: Ids) -> None:
         self._store = store
+        self._submit = submit
         self._ids = ids
         self._version: int | None = None
         self.topics: dict[str, Handlers] = {}
-        self.unannounced: frozenset[Mark] = frozenset()  # new handlers that not all know of who wait
+        self.unannounced: frozenset[Mark] = frozenset()  # new handlers not announced to all waiting runs
 
     @property
     def version(self) -> int:
         return self._version or 0
 
     async def register(self, handlers: Sequence[Pair], at: int) -> None:
-        """Have these expected from now on. Those that were not before are `unannounced`. Raises StoreError."""
+        """Have these handlers expected from now on. New ones among them are `unannounced`. Raises StoreError."""
         await self.load(again=True)
         known = {topic: self.topics[topic].registered for topic, _ in handlers if topic in self.topics}
         if new := [pair for pair in handlers if pair[1] not in known.get(pair[0], ())]:
             marks = [_stored((*pair, self._ids(at))) for pair in new]
-            self._take(await self._store.register([*handlers, *marks], at=at))
+            await self._submit(RegisterHandlers(run_id="", at=at, handlers=(*handlers, *marks)))
+            await self.load(again=True)
 
-    async def told(self, marks: Collection[Mark], at: int) -> None:
-        """All who waited when these were registered know of them. Raises StoreError."""
-        for mark in sorted(marks):
-            await self._store.unregister(*_stored(mark), at=at)
+    async def retire(self, handlers: Sequence[Pair], at: int) -> bool:
+        """Take handlers out of the registry. Return whether one of them was in it. Raises StoreError."""
+        was_known: bool = await self._submit(RetireHandlers(run_id="", at=at, handlers=tuple(handlers)))
         await self.load(again=True)
+        return was_known
+
+    async def announced(self, marks: Collection[Mark], at: int) -> None:
+        """Remove the marks of handlers that all waiting runs were notified of. Raises StoreError."""
+        await self.retire([_stored(mark) for mark in sorted(marks)], at)
 
     async def load(self, *, again: bool = False) -> None:
-        """Raises StoreError."""
+        """Read the registry from the store, if it was not read before or `again`. Raises StoreError."""
         if again or self._version is None:
             self._take(await self._store.handlers())
 
     def is_seen(self, topic: str, name: str) -> bool:
-        """Whether a handler has taken a message of a topic before, as far as is known."""
+        """Return whether a handler is known to have taken a message of a topic before."""
         known = self.topics.get(topic)
         return known is not None and name in known.seen
 
-    def _take(self, book: HandlerBook) -> None:
-        if self._version is not None and book.version < self._version:
-            return  # A newer answer came first.
-        self._version = book.version
+    def _take(self, stored: HandlerList) -> None:
+        if self._version is not None and stored.version < self._version:
+            return  # A newer version was read meanwhile.
+        self._version = stored.version
         topics: dict[str, list[set[str]]] = {}
         unannounced: set[Mark] = set()
-        for row in book.handlers:
+        for row in stored.handlers:
             if row.topic in (_MARKS, _UNANNOUNCED_BEFORE):
                 if row.retired_at is None:
                     unannounced.add(_read_mark(row.name) if row.topic == _MARKS else (*_read_pair(row.name), ""))
@@ -90,7 +99,7 @@ class HandlerRegistry:
 
 
 def _stored(mark: Mark) -> Pair:
-    """A mark as a row of the book."""
+    """Return a mark as a row of the registry."""
     topic, name, id = mark
     if id:
         return _MARKS, msgspec.json.encode(mark).decode()

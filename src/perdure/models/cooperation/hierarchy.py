@@ -1,6 +1,7 @@
-"""From rows to what the rules need: a run with its children, what it was told and what is asked of it.
+"""From rows to what the machine needs: a run with its children, its rollback request, and the requests that it give up.
 
-A recovering engine reads a run like this; a live one keeps it up to date as rows are committed and mail arrives.
+An engine that recovers a run reads it like this. An engine that has the run in memory keeps it up to date as rows are
+committed and mail arrives.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from perdure.models.cooperation.moves import Ask, NewRun, OperationRun
 
 
 class Hierarchy:
-    """Rows by lineage and by message: all of one root emission, or what was read of several runs."""
+    """Rows by lineage and by message: all rows of one root emission, or the rows that were read for several runs."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class Hierarchy:
         self._values: dict[str, list[ReturnValue]] = {}  # by the run that has returned them
         self._rows: dict[str, list[MessageEvent]] = {}  # by the last id of their lineage
         self._emitted: dict[str, MessageEvent] = {}
-        self._told: dict[str, MessageEvent] = {}
+        self._rollback_requests: dict[str, MessageEvent] = {}
         self._cancelled: dict[str, list[MessageEvent]] = {}  # as _rows
         for run in runs:
             self._runs[run.id] = run
@@ -62,7 +63,7 @@ class Hierarchy:
         runs: Iterable[NewRun],
         values: Iterable[ReturnValue] = (),
     ) -> Pieces[Hierarchy]:
-        """The same, made in pieces: a run with many children has several rows for each of them."""
+        """Make a hierarchy in pieces: a run with many children has several rows for each of them."""
         made = cls(messages, (), runs, values)
         yield from made._add(events)
         return made
@@ -76,7 +77,7 @@ class Hierarchy:
                 if row.type is EventType.EMITTED:
                     self._emitted[row.message_id] = row
                 elif row.type is EventType.ROLLBACK_EMITTED:
-                    self._told[row.message_id] = row
+                    self._rollback_requests[row.message_id] = row
                 elif row.type is EventType.CANCELLATION_REQUESTED:
                     self._cancelled.setdefault(row.cooperation_lineage[-1], []).append(row)
         for start, ids in parts([*self._rows]):
@@ -89,11 +90,11 @@ class Hierarchy:
         return self._rows.get(lineage[-1], ())
 
     def view(self, run: NewRun, now: int) -> OperationRun:
-        """The run as the rules see it."""
+        """Return the run as the machine takes it."""
         return at_once(self.view_in_pieces(run, now))
 
     def view_in_pieces(self, run: NewRun, now: int) -> Pieces[OperationRun]:
-        """As `view`: a run with many children takes several pieces."""
+        """Do what `view` does, in pieces: a run may have many children."""
         own = tuple(self.own(run.lineage))
         emitted = [row.message_id for row in own if row.type is EventType.EMITTED]
         return OperationRun(
@@ -101,7 +102,7 @@ class Hierarchy:
             handler=run.handler,
             origin=self._emitted[run.message_id],
             events=own,
-            told=self._told.get(run.message_id),
+            rollback_request=self._rollback_requests.get(run.message_id),
             asks=(*self._asks(run), *self.cancelled_tokens(run)),
             children=(yield from self._children(run, emitted)),
             wakes={id: wake_of(self.messages[id]) for id in emitted if self.messages[id].topic == SLEEP_TOPIC},
@@ -110,7 +111,7 @@ class Hierarchy:
         )
 
     def values_of(self, run: OperationRun) -> Iterator[ReturnValue]:
-        """What a run and its children have returned."""
+        """Yield the values that a run and its children have returned."""
         yield from self._values.get(run.lineage[-1], ())
         for child in run.children:
             yield from self._values.get(child.id, ())
@@ -138,15 +139,16 @@ class Hierarchy:
         return children
 
     def _asks(self, run: NewRun) -> Iterable[Ask]:
-        """From the run up to the root emission, as far as those above were read."""
+        """Return the requests that the run give up: from the root emission down to the run, as far as the runs above it
+        were read."""
         found: list[Ask] = []
         depth = depth_of(run.lineage)
         id: str | None = run.id
         while id is not None:
             above = self._runs.get(id)
-            told = self._told.get(above.message_id) if above is not None and id != run.id else None
-            if told is not None:
-                failure = told.exception or Failure(type="unknown", message="")
+            request = None if above is None or id == run.id else self._rollback_requests.get(above.message_id)
+            if request is not None:
+                failure = request.exception or Failure(type="unknown", message="")
                 found.append(Ask(kind="rollback", depth=depth, failure=failure))
             found += [
                 Ask(kind="cancel", depth=depth, failure=row.exception)
@@ -158,7 +160,7 @@ class Hierarchy:
         return reversed(found)
 
     def cancelled_tokens(self, run: NewRun) -> Iterable[Ask]:
-        """Of the tokens that the run has, those that are cancelled, as far as their rows were read."""
+        """Yield a request to give up for each cancelled token of the run, as far as the tokens' rows were read."""
         for name in token_names(self._emitted[run.message_id].context):
             for row in self._rows.get(CancellationToken(name).scope, ()):
                 if row.exception is not None:
@@ -170,5 +172,5 @@ class _Sleep(Struct, frozen=True):
 
 
 def wake_of(message: Message) -> int:
-    """Until when the message of a sleep has its emitter wait, in microseconds since the epoch."""
+    """Return when a sleep ends, in microseconds since the epoch. `message` is the sleep's message."""
     return msgspec.json.decode(message.payload, type=_Sleep).until

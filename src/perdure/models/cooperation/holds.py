@@ -1,9 +1,8 @@
-"""Holds of operations' runs: what can be done with a run while its code must not run, found out from its rows."""
+"""Holds of operations' runs. A hold says what can be done with the run without its code, as its rows show it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 
 from msgspec.structs import replace
@@ -12,40 +11,33 @@ from perdure.coordinator.turns import in_turns
 from perdure.errors import PerdureError, StoreError
 from perdure.kernel import ops
 from perdure.kernel.records import Hold, Run
+from perdure.models.common.host_parts import HostParts
 from perdure.models.cooperation.context import HAPPY_DEADLINE, ROLLBACK_DEADLINE, Context, Deadline, ReadableKey, begun
-from perdure.models.cooperation.define import Operation
 from perdure.models.cooperation.events import ENDED, EventType, State, state_of
 from perdure.models.cooperation.failures import DEADLINE_MISSED, GAVE_UP, ROLLBACK_FAILED, Failure
+from perdure.models.cooperation.machine import reasons
 from perdure.models.cooperation.moves import OperationRun
 from perdure.models.cooperation.rows import RowCodec
-from perdure.models.cooperation.rules import reasons
 from perdure.models.cooperation.strategies import Strategy
 from perdure.models.cooperation.tokens import read_scopes
-from perdure.ports import Clock, RunFilter, Store
+from perdure.models.cooperation.versions import Operations
+from perdure.ports import RunFilter
 
 log = logging.getLogger("perdure")
 
 _PAGE = 200
-_ELSEWHERE = (EventType.EMITTED, EventType.ROLLBACK_EMITTED)  # Their context is that of other runs.
+_ELSEWHERE = (EventType.EMITTED, EventType.ROLLBACK_EMITTED)  # The context of these rows is that of other runs.
 
 
 class Holds:
-    """Sets runs of operations aside, and completes holds that others have made."""
+    """Holds runs of operations, and completes holds that were made without a look at the run's rows."""
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        clock: Clock,
-        rows: RowCodec,
-        enqueue: Callable[[ops.Op], None],
-        operation: Callable[[str, str], Operation[object] | None],
-    ) -> None:
-        self._store = store
-        self._clock = clock
+    def __init__(self, parts: HostParts, rows: RowCodec, operations: Operations) -> None:
+        self._store = parts.store
+        self._clock = parts.clock
         self._rows = rows
-        self._owe = enqueue
-        self._operation = operation
+        self._enqueue = parts.coordinator.enqueue
+        self._operations = operations
 
     def set(
         self,
@@ -58,11 +50,11 @@ class Holds:
         strategy: Strategy | None = None,
         is_staged: bool = False,
     ) -> None:
-        """Hold a run. `view` has all of its rows; without one they are read once it is held."""
+        """Hold a run. `view` has all of its rows. Without a view, the rows are read once the run is held."""
         hold = Hold(kind="blocked", reason=reason, fingerprint=fingerprint, at=self._clock.now())
         if view is not None:
             hold = examined(hold, view, self._rows, strategy=strategy, is_staged=is_staged)
-        self._owe(ops.SetHold(run_id=run_id, at=hold.at, hold=hold, claim=claim))
+        self._enqueue(ops.SetHold(run_id=run_id, at=hold.at, hold=hold, claim=claim))
 
     def unreadable(self, run_id: str, claim: int, error: Exception) -> None:
         """Hold a run whose rows are damaged."""
@@ -70,8 +62,10 @@ class Holds:
         self.set(run_id, claim, f"its rows cannot be read: {error}")
 
     async def examine(self, run: Run) -> None:
-        """Complete a hold that was made without a look at the run's rows: of a run that was paused, or is poison. What
-        a crash before this is committed leaves is completed by `examine_left`."""
+        """Complete a hold that was made without a look at the run's rows, since the run was paused or is poison.
+
+        If the process dies before this is committed, `examine_left` completes the hold.
+        """
         hold = run.hold
         if hold is None:
             return
@@ -85,7 +79,7 @@ class Holds:
             return
         hierarchy = await in_turns(scopes.hierarchy_in_pieces())
         new = scopes.runs[run.id]
-        operation = self._operation(hierarchy.messages[new.message_id].topic, run.workflow)
+        operation = self._operations.get((hierarchy.messages[new.message_id].topic, run.workflow))
         found = examined(
             hold,
             await in_turns(hierarchy.view_in_pieces(new, self._clock.now())),
@@ -93,11 +87,11 @@ class Holds:
             strategy=None if operation is None else operation.strategy,
             is_staged=journal is not None and bool(journal.staged),
         )
-        self._owe(ops.SetHold(run_id=run.id, at=self._clock.now(), hold=found, claim=run.claim, examined=True))
+        self._enqueue(ops.SetHold(run_id=run.id, at=self._clock.now(), hold=found, claim=run.claim, examined=True))
 
     async def examine_left(self) -> None:
-        """Complete holds of runs whose code is here that a process, or an earlier version of Perdure, left as they
-        were."""
+        """Complete the holds, of runs whose code this engine has, that another process or an earlier version of Perdure
+        left incomplete."""
         try:
             for kind in ("blocked", "paused", "poison"):
                 after: tuple[int, str] | None = None
@@ -110,12 +104,12 @@ class Holds:
             log.warning("holds of operations could not be looked through: %s", error)
 
     def _is_left(self, run: Run) -> bool:
-        is_here = run.model == "operation" and self._operation(run.workflow_version, run.workflow) is not None
+        is_here = run.model == "operation" and self._operations.get((run.workflow_version, run.workflow)) is not None
         return is_here and run.hold is not None and not run.hold.next_seq and run.owner is None
 
 
 def examined(hold: Hold, view: OperationRun, rows: RowCodec, *, strategy: Strategy | None, is_staged: bool) -> Hold:
-    """A hold that knows what the run's rows say: with it the run can be ended without its code."""
+    """Return a hold with what the run's rows say. With it the run can be ended without its code."""
     state = state_of(view.events)
     if state in ENDED and state is not State.COMMITTED:
         return hold
@@ -148,17 +142,17 @@ def _context_of(view: OperationRun) -> Context:
     for row in view.events:
         if row.context is not None and row.type not in _ELSEWHERE:
             context = row.context
-    told = view.told
-    is_told = told is not None and all(row.type is not EventType.ROLLING_BACK for row in view.events)
-    if told is None or told.context is None or not is_told:
+    rollback_request = view.rollback_request
+    is_unanswered = rollback_request is not None and all(row.type is not EventType.ROLLING_BACK for row in view.events)
+    if rollback_request is None or rollback_request.context is None or not is_unanswered:
         return context
     with suppress(PerdureError):
-        return context.plus(told.context)
+        return context.plus(rollback_request.context)
     return context
 
 
 def _time_of(context: Context, key: ReadableKey[Deadline], strategy: Strategy | None) -> int:
-    """When a deadline passes, 0 if there is none that counts."""
+    """Return when a deadline passes, or 0 if there is none that counts."""
     with suppress(PerdureError):
         deadline = context.get(key)
         if deadline is None:

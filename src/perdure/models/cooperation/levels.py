@@ -1,8 +1,8 @@
-"""How many levels are above what a function emits: they count through the operations and functions above it.
+"""How many levels are above what a function emits: the operations, functions and graphs above it all count.
 
-A message from outside begins at level 1, and so does one that a function emits which nobody has called. The emission of
-a function is the root of a hierarchy of its own, so its context says how many levels are above that root (ABOVE); all
-below inherit it. A run's level never changes, so the levels that were found out are kept.
+A message from outside is at level 1, and so is a message of a function that no other run has called. What a function
+emits is the root of a hierarchy of its own, so its context says how many levels are above that root (ABOVE). All runs
+below inherit that number. A run's level never changes, so levels that were found are kept.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KNOWN_MAX: Final = 10_000  # runs
 
 
 class Levels:
-    """The levels of functions and graphs, as far as they emit. `lookup` gives runs that are in memory."""
+    """Finds the levels of functions and graphs that emit. `lookup` returns runs that are in memory."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Levels:
         self._known: OrderedDict[str, int] = OrderedDict()  # by run
 
     async def context_below(self, run_id: str, topic: str) -> Context:
-        """The context of what a run emits. Raises HierarchyTooDeep if its handlers would be too far down, and
+        """Return the context of what a run emits. Raises HierarchyTooDeep if its handlers would be too far down, and
         StoreError."""
         level = await self._level(run_id)
         if level >= self._levels_max:
@@ -58,8 +58,10 @@ class Levels:
         return EMPTY.put(ABOVE, level) if level else EMPTY
 
     async def _level(self, run_id: str) -> int:
-        """How many levels a run is below the top: 0 if nobody has called it. One that was started as detached is on its
-        own. What is further down than is allowed is not counted to the top."""
+        """Return how many levels a run is below the top: 0 if no run has called it, or if it was started as detached.
+
+        If the run is further down than is allowed, the levels are not counted up to the top.
+        """
         path: list[str] = []
         level = self._known.get(run_id)
         while level is None:
@@ -87,7 +89,7 @@ class Levels:
             self._known.popitem(last=False)
 
     async def _level_of_call(self, run: Run) -> int:
-        """The level of a run that an operation has started."""
+        """Return the level of a run that an operation has started."""
         _, lineage = read_origin(run.origin)
         return depth_of(lineage) - 1 + levels_above(await self._origin_of_call(run))
 
@@ -97,7 +99,7 @@ class Levels:
         return EMPTY if emitted is None else self._rows.read_event(emitted).context or EMPTY
 
     async def _is_undoing(self, run_id: str) -> bool:
-        """Whether a run undoes something: it is a compensation, or a rollback has started it."""
+        """Return whether a run undoes something: it is a compensation, or a rollback has started it."""
         run = await self._run(run_id)
         if run is None or run.parent_id is None:
             return False

@@ -1,14 +1,15 @@
-"""A run of an operation in memory: all that the rules need to know of it, kept up to date as rows are committed and
-word arrives; and what it is about to write."""
+"""A run of an operation in memory, and the draft of what it is about to write.
+
+The run has all that the machine needs. It is kept up to date as rows are committed and notifications arrive."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
-from perdure.kernel.ops import Settle, Tell
+from perdure.kernel.ops import Notify, Settle
 from perdure.kernel.pieces import Pieces, at_once, parts
 from perdure.kernel.records import Run, Staged
 from perdure.kernel.records import Wait as KernelWait
@@ -29,6 +30,7 @@ from perdure.models.cooperation.failures import Failure, source_of
 from perdure.models.cooperation.hierarchy import Hierarchy, wake_of
 from perdure.models.cooperation.moves import (
     Ask,
+    Awaits,
     Handle,
     Invoke,
     NewRun,
@@ -41,8 +43,8 @@ from perdure.ports import TimerHandle
 Code = Invoke | Handle | Undo  # moves that name code to be run
 
 
-class News(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a parent is told of a child."""
+class ChildReport(Struct, frozen=True, omit_defaults=True, gc=False):
+    """The report of a child's new state to its parent."""
 
     run_id: str
     state: State
@@ -50,8 +52,24 @@ class News(Struct, frozen=True, omit_defaults=True, gc=False):
     values: tuple[ReturnValue, ...] = ()
 
 
+class RevivedState(Struct, frozen=True, kw_only=True):
+    """What a run that was read from the store has, apart from its rows. A new run has none of it."""
+
+    rollback_request: MessageEvent | None = None
+    asks: tuple[Ask, ...] = ()
+    children: Iterable[Child] = ()
+    wakes: dict[str, int] = {}
+    topics: dict[str, str] = {}
+    returned: Iterable[str] = ()
+    values: Iterable[ReturnValue] = ()
+    has_waited: bool = False
+
+
+_NEW: Final = RevivedState()
+
+
 class LiveOperation:
-    """One run. It does one thing at a time: it runs code, or has something committed, or waits."""
+    """One run in memory. It does one thing at a time: it runs code, waits for a commit, or waits for other runs."""
 
     __slots__ = (
         "_emissions",
@@ -67,25 +85,24 @@ class LiveOperation:
         "folding",
         "handler",
         "has_waited",
-        "heard",
         "id",
         "in_commit",
         "is_closed",
         "is_drafting",
         "is_stale",
-        "is_undone",
         "joined",
         "landing",
         "lineage",
         "message",
+        "notified",
         "operation",
         "origin",
         "plan",
         "returned",
+        "rollback_request",
         "staged",
         "stopped",
         "timer",
-        "told",
         "topics",
         "until",
         "values",
@@ -101,14 +118,7 @@ class LiveOperation:
         origin: MessageEvent,
         payload: str,
         events: Iterable[MessageEvent] = (),
-        told: MessageEvent | None = None,
-        asks: tuple[Ask, ...] = (),
-        children: Iterable[Child] = (),
-        wakes: dict[str, int] | None = None,
-        topics: dict[str, str] | None = None,
-        returned: Iterable[str] = (),
-        values: Iterable[ReturnValue] = (),
-        has_waited: bool = False,
+        revived: RevivedState = _NEW,
     ) -> None:
         self.id = lineage[-1]
         self.operation = operation
@@ -119,47 +129,50 @@ class LiveOperation:
         self.origin = origin
         self.message: Any = operation.topic.read(payload)
         self.events = list(events)
-        self.told = told
-        self.asks = asks
+        self.rollback_request = revived.rollback_request
+        self.asks = revived.asks
+        children = revived.children
         self.children = children if isinstance(children, Children) else Children(children)
-        self.wakes = wakes or {}
-        self.topics = topics or {}  # of what it has emitted
-        self.returned = frozenset(returned)
-        self.values = {value.key: value for value in values}  # its own and its children's
-        self.has_waited = has_waited
+        self.wakes = revived.wakes or {}
+        self.topics = revived.topics or {}  # of what it has emitted
+        self.returned = set(revived.returned)  # the names of its own values
+        self.values = {value.key: value for value in revived.values}  # its own and its children's
+        self.has_waited = revived.has_waited
         self.until: int | None = None  # the time in the store at which it goes on by itself
-        # The window whose called runs were told to stop, whose missing children were told not to begin, and that was
-        # compared with which version of the book of handlers.
+        # The window whose called runs were stopped, the window whose missing children were dismissed, and the window
+        # that was compared with the registry, with the registry's version.
         self.stopped: Window | None = None
         self.dismissed: Window | None = None
         self.joined: tuple[Window, int] | None = None
-        self.heard = 0  # how often it has got word
-        self.asked = 0  # and how often it had when it was last asked to give up
-        self.landing: Callable[[], None] | None = None  # writes what code came to, once the run has been read anew
+        self.notified = 0  # the number of the last notification that it has read
+        self.asked = 0  # the number of the last notification that asked it to give up
+        self.landing: Callable[[], None] | None = None  # writes the outcome of code, once the run was read again
         self.in_commit = False
         self.is_closed = False
-        self.is_drafting = False  # What it is about to write takes more than one turn of the loop.
-        self.is_stale = False  # It is being read anew.
-        self.is_undone = False  # It was told so.
-        self.staged: Staged | None = None  # what code of it came to that has not become rows yet
-        self.attempts: Attempts | None = None  # at code that has not come to its end
+        self.is_drafting = False  # Its draft takes more than one turn of the loop.
+        self.is_stale = False  # It is being read again.
+        self.staged: Staged | None = None  # the outcome of its code, if that has not become rows yet
+        self.attempts: Attempts | None = None  # of code that has not ended
         self.execution: Any = None
         self.timer: TimerHandle | None = None
         self.folding: Folding | None = None
         self._emissions: dict[str, MessageEvent] = {}
-        self._emissions_of = 0  # the number of rows that these were looked for in
+        self._emissions_of = 0  # the number of rows that were searched for them
 
     @property
     def progress(self) -> Progress:
-        """What its rows come to. Raises Mismatch."""
+        """How far its rows show that it has come. Raises Mismatch."""
         return (self.folding or self.folded()).progress()
 
     def folded(self) -> Folding:
-        """With the rows that it is about to write, while it is: see `forget`. Raises Mismatch."""
+        """Return the fold of its rows. While it has a draft, that includes the draft's rows; `forget` drops them.
+
+        Raises Mismatch.
+        """
         return self.folding or at_once(self.folded_in_pieces())
 
     def folded_in_pieces(self) -> Pieces[Folding]:
-        """As `folded`: one that was brought back to life, and has many rows, takes several pieces."""
+        """Do what `folded` does, in pieces: a revived run may have many rows."""
         if self.folding is None:
             folding = Folding(self.plan)
             for start, part in parts(self.events):
@@ -171,7 +184,7 @@ class LiveOperation:
         return self.folding
 
     def emissions(self) -> Pieces[dict[str, MessageEvent]]:
-        """Its EMITTED rows, by message. Each row is looked at once, however often this is asked for."""
+        """Return its EMITTED rows, by message. Each row is searched once, however often this is called."""
         for start, part in parts(self.events[self._emissions_of :]):
             if start:
                 yield
@@ -180,16 +193,17 @@ class LiveOperation:
         return self._emissions
 
     def position_of(self, code: Code) -> str:
-        """Where code stands that comes next: the same for all its attempts, and for no other execution."""
+        """Return the position of the code that comes next. All attempts of that code have the same position, and no
+        other execution has it."""
         return f"{code.name}[{self.progress.next_seq - 1}]"
 
     def is_pausing(self, code: Code, now: int) -> bool:
-        """Whether code has failed, and its next attempt is not due yet."""
+        """Return whether code has failed and its next attempt is not due yet."""
         attempts = self.attempts
         return attempts is not None and attempts.due_at > now and attempts.position == self.position_of(code)
 
     def forget(self) -> None:
-        """What it was about to write is not written: its rows and its children are those that it had before."""
+        """Drop a draft that was not committed: the run has the rows and children that it had before the draft."""
         self.folding = None
         self.children.discard()
         self.joined = None
@@ -203,13 +217,15 @@ class LiveOperation:
         return source_of(self.handler, self.id)
 
     def view(self, now: int, children: Children | None = None) -> OperationRun:
-        """As the rules see it, with children that are about to be written, or with those that are given. Its rows are
-        not in it: its progress is what they come to."""
+        """Return the run as the machine takes it. Its children are those given, or all, with those of its draft.
+
+        The view does not contain the run's rows. Pass `progress` to the machine instead.
+        """
         return OperationRun(
             lineage=self.lineage,
             handler=self.handler,
             origin=self.origin,
-            told=self.told,
+            rollback_request=self.rollback_request,
             asks=self.asks,
             children=self.children if children is None else children,
             wakes=self.wakes,
@@ -217,29 +233,26 @@ class LiveOperation:
             now=now,
         )
 
-    def topics_of_children(self) -> dict[str, str]:
-        """The topic of the message that each child handles, by the child's id."""
-        return {child.id: self.topics.get(child.message_id, "") for child in self.children}
-
-    def hear(self, news: News) -> bool:
-        """Take in what a child has become; False if there is no such child."""
-        child = self.children.get(news.run_id)
+    def take_in(self, report: ChildReport) -> bool:
+        """Take in a child's report. Return False if the run has no child of that id."""
+        child = self.children.get(report.run_id)
         if child is None:
             return False
-        self.children.put(child.become(news.state, news.failure))
-        for value in news.values:
+        self.children.put(child.become(report.state, report.failure))
+        for value in report.values:
             self.values.setdefault(value.key, value)
         return True
 
     def ask(self, ask: Ask) -> None:
-        """Take in what is asked of it, or of a run above it, once: what concerns this run most counts."""
+        """Take in a request to this run, or to a run above it. Of several requests with the same failure, the one made
+        to the deepest lineage counts."""
         same = [known for known in self.asks if known.failure.place == ask.failure.place]
         if all(known.depth < ask.depth for known in same):
             self.asks = (*(known for known in self.asks if known not in same), ask)
 
     def learn(self, view: OperationRun, values: Iterable[ReturnValue]) -> None:
-        """Take in what others wrote: what it was told, what is asked of it, what its children have become."""
-        self.told = view.told or self.told
+        """Take in what other writers wrote: a rollback request, requests to give up, and the states of its children."""
+        self.rollback_request = view.rollback_request or self.rollback_request
         self.asks = view.asks
         for child in view.children:
             known = self.children.get(child.id)
@@ -258,62 +271,63 @@ class LiveOperation:
 
 
 class Draft:
-    """What a run is about to write, in one commit, and what it does then."""
+    """What a run is about to write in one commit, and what it does after the commit."""
 
     __slots__ = (
-        "asked", "began", "book", "code", "dismissed", "failure", "has_members", "keeps_attempts", "late", "messages",
-        "own", "rows", "runs", "seen", "staged", "state", "status", "stopped", "tells", "until", "until_stored",
-        "values", "wait",
+        "asked", "awaits", "began", "code", "dismissed", "failure", "has_members", "keeps_attempts", "late",
+        "messages", "notices", "own", "registry_version", "rows", "runs", "seen", "staged", "state", "status",
+        "stopped", "until", "until_stored", "values", "wait",
     )  # fmt: skip
 
     def __init__(self, status: Status) -> None:
         self.status = status
-        self.asked = 0  # as LiveOperation.asked when this was drafted
+        self.asked = 0  # LiveOperation.asked at the time of the draft
         self.rows: list[MessageEvent] = []  # of its own lineage and of others
-        self.own: list[MessageEvent] = []  # those of its own
+        self.own: list[MessageEvent] = []  # the rows of its own lineage
         self.messages: tuple[Message, ...] = ()
         self.values: tuple[ReturnValue, ...] = ()
         self.runs: tuple[NewRun, ...] = ()
-        self.has_members = False  # Mail is left about tokens of these runs.
+        self.has_members = False  # The commit leaves mail about the tokens of these runs.
         self.began: tuple[LiveOperation, ...] = ()  # new runs that this engine takes at once
         self.seen: tuple[tuple[str, str], ...] = ()
-        self.tells: tuple[Tell | Settle, ...] = ()
-        self.until: int | None = None  # when it goes on by itself
-        self.until_stored: int | None = None  # the same, if it is to be in the store
+        self.notices: tuple[Notify | Settle, ...] = ()
+        self.awaits: Awaits = "any"  # which children it needs before it can go on, if it suspends
+        self.until: int | None = None  # the time at which it goes on by itself
+        self.until_stored: int | None = None  # that time, if it is to be stored
         self.code: Code | None = None
-        self.state: State | None = None  # that it ends in
+        self.state: State | None = None  # in which it ends
         self.failure: Failure | None = None
-        self.stopped: Window | None = None  # whose called runs are told to stop
-        self.dismissed: Window | None = None  # whose missing children are told not to begin
-        self.book = 0  # the version of the book of handlers that emissions and late runs go by
-        self.late: dict[str, str] = {}  # messages that were emitted before, for which there are new runs; their topics
-        self.staged = ""  # where what becomes rows now was staged
-        self.keeps_attempts = False  # The code that comes next has been tried before.
-        self.wait: KernelWait | None = None  # what is to be stored of these attempts
+        self.stopped: Window | None = None  # whose called runs it stops
+        self.dismissed: Window | None = None  # whose missing children it dismisses
+        self.registry_version = 0  # the registry's version that emissions and late runs go by
+        self.late: dict[str, str] = {}  # topics of messages emitted earlier that get new runs, by message
+        self.staged = ""  # the position of the staged outcome that becomes rows now
+        self.keeps_attempts = False  # The code that comes next was tried before.
+        self.wait: KernelWait | None = None  # what is stored of these attempts
 
     @property
     def cause(self) -> str:
-        """Why its status changes, for the audit trail."""
+        """The cause of the change of status, for the audit trail."""
         if self.code is not None:
             return self.code.name
         if self.wait is not None:
             return "step failed"
-        return self.own[-1].type.lower() if self.own else "told"
+        return self.own[-1].type.lower() if self.own else "notified"
 
     @property
     def begins(self) -> bool:
-        """Whether this is what a run's code begins with: SEEN, and not because it never will."""
+        """Whether a run begins with this draft: it writes SEEN, and does not end at once."""
         return bool(self.own) and self.own[0].type is EventType.SEEN and self.state is None
 
     def apply(self, live: LiveOperation) -> None:
-        """It is committed."""
+        """Bring the run up to date after the draft was committed."""
         live.events += self.own
         live.children.keep()
         if self.messages:
             live.wakes |= wakes_of(self.messages)
             live.topics |= {message.id: message.topic for message in self.messages}
         if self.values:
-            live.returned |= {value.variable for value in self.values}
+            live.returned.update(value.variable for value in self.values)
             live.values |= {value.key: value for value in self.values}
         live.until = self.until_stored
         if not self.keeps_attempts:
@@ -329,7 +343,7 @@ def wakes_of(messages: Iterable[Message]) -> dict[str, int]:
 def revived(
     operation: Operation[Any], run: Run, view: OperationRun, payload: str, hierarchy: Hierarchy
 ) -> LiveOperation:
-    """A run that is brought back to life from its rows."""
+    """Return a run in memory, made from its rows."""
     emitted = [row.message_id for row in view.events if row.type is EventType.EMITTED]
     return LiveOperation(
         operation=operation,
@@ -338,12 +352,14 @@ def revived(
         origin=view.origin,
         payload=payload,
         events=view.events,
-        told=view.told,
-        asks=view.asks,
-        children=view.children,
-        wakes=dict(view.wakes),
-        topics={message_id: hierarchy.messages[message_id].topic for message_id in emitted},
-        returned=view.returned,
-        values=hierarchy.values_of(view),
-        has_waited=True,
+        revived=RevivedState(
+            rollback_request=view.rollback_request,
+            asks=view.asks,
+            children=view.children,
+            wakes=dict(view.wakes),
+            topics={message_id: hierarchy.messages[message_id].topic for message_id in emitted},
+            returned=view.returned,
+            values=hierarchy.values_of(view),
+            has_waited=True,
+        ),
     )

@@ -1,12 +1,13 @@
-"""What the rules are told, and what they answer: a run as it stands, its next move, and what is to be written.
+"""What the machine takes and what it returns: a run's state, its next move, and what is to be written.
 
-All of it is data. A move with `rows` needs no user code: the rows are the move. The others name the code to be run, and
-what came of it goes back to the rules.
+All of it is data. A move with `rows` needs no user code: the rows are the move. The other moves name the code to run,
+and the outcome of that code goes back to the machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 from typing import ClassVar, Literal
 
 from msgspec import Struct, field
@@ -24,8 +25,8 @@ class NewRun(Struct, frozen=True, kw_only=True, gc=False):
     lineage: Lineage
     handler: str
     message_id: str
-    is_call: bool = False  # It is of a function or a graph, which knows nothing of messages.
-    call: Call | None = None  # what it is to be started with
+    is_call: bool = False  # It runs a function or a graph, which knows nothing of messages.
+    call: Call | None = None  # the function or graph to start, with its arguments
     tokens: tuple[str, ...] = ()  # names of cancellation tokens that it has, and that the emitter does not have
 
     @property
@@ -34,8 +35,8 @@ class NewRun(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Ask(Struct, frozen=True, kw_only=True, gc=False):
-    """Somebody wants the run to give up: a cancellation of its lineage or of one above it, or the rollback of a run
-    above it that had not finished. `depth` is the number of ids in the lineage that it was asked of."""
+    """A request that the run give up: a cancellation of its lineage or of one above it, or the rollback of a run above
+    it that had not finished. `depth` is the number of ids in the lineage that the request was made to."""
 
     kind: Literal["cancel", "rollback"]
     depth: int
@@ -43,18 +44,21 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class OperationRun(Struct, frozen=True, kw_only=True, gc=False):
-    """All that the rules need to know of one run. `events` are the rows of its lineage in order, `origin` the EMITTED
-    of its message, `told` the ROLLBACK_EMITTED of it. `wakes` has the time of each sleep among its emissions."""
+    """All that the machine needs to know of one run.
+
+    `events` are the rows of its lineage in order. `origin` is the EMITTED of its message, `rollback_request` the
+    ROLLBACK_EMITTED of its message. `wakes` has the time at which each sleep among its emissions ends.
+    """
 
     lineage: Lineage
     handler: str
     origin: MessageEvent
     events: tuple[MessageEvent, ...] = ()
-    told: MessageEvent | None = None
+    rollback_request: MessageEvent | None = None
     asks: tuple[Ask, ...] = ()
     children: Children = field(default_factory=Children)
     wakes: Mapping[str, int] = field(default_factory=dict)
-    returned: frozenset[str] = frozenset()  # the names of what it has returned so far
+    returned: AbstractSet[str] = frozenset()  # the names of the values that it has returned so far
     now: int
 
     @property
@@ -87,7 +91,7 @@ class Refuse(Move, frozen=True, kw_only=True, gc=False):
 
 
 class Invoke(Move, frozen=True, kw_only=True, gc=False):
-    """Run a step. With `cleanup`, its finally is to be called too if it raises."""
+    """Run a step. With `cleanup`, the step has a finally, which is called too if the step raises."""
 
     rolling_back: ClassVar[bool] = False
     index: int
@@ -107,12 +111,12 @@ class Handle(Move, frozen=True, kw_only=True, gc=False):
     failure: Failure
     context: Context
     rolling_back: bool = False
-    text: str = ""  # the phase of the rollback that it is asked in
+    text: str = ""  # the phase of the rollback in which it is called
     next_step: int | None = None  # where the step said to go on, as a place in the plan
 
 
 class Undo(Move, frozen=True, kw_only=True, gc=False):
-    """Call a step's rollback, after its finally if that has not been run (`cleanup`)."""
+    """Call a step's rollback. With `cleanup`, its finally has not run yet and is called first."""
 
     rolling_back: ClassVar[bool] = True
     index: int
@@ -125,20 +129,22 @@ class Undo(Move, frozen=True, kw_only=True, gc=False):
 
 
 class BeginRollback(Move, frozen=True, kw_only=True, gc=False):
-    """Write ROLLING_BACK: by the parent's word, for failed children that nobody dealt with, or giving up."""
+    """Write ROLLING_BACK: the parent rolls back, children failed and no handler dealt with it, or the run gives up."""
 
     failure: Failure
 
 
-class TellChildren(Move, frozen=True, kw_only=True, gc=False):
-    """The first half of rolling back a step instance: ROLLBACK_EMITTED for each of its emissions, and SUSPENDED."""
+class UndoChildren(Move, frozen=True, kw_only=True, gc=False):
+    """Do the first half of rolling back a step instance: write ROLLBACK_EMITTED for each of its emissions, and
+    SUSPENDED."""
 
     messages: tuple[str, ...]
     text: str
 
 
 class Note(Move, frozen=True, kw_only=True, gc=False):
-    """A part of a rollback that needs no code: a step without rollback, or a failure recorded and passed over."""
+    """Write a part of a rollback that needs no code: a step has no rollback, or a failure is recorded and passed
+    over."""
 
 
 class Finish(Move, frozen=True, kw_only=True, gc=False):
@@ -148,20 +154,29 @@ class Finish(Move, frozen=True, kw_only=True, gc=False):
     failure: Failure | None = None
 
 
+Awaits = Literal["all", "busy", "missing", "any"]
+
+
 class Wait(Move, frozen=True, kw_only=True, gc=False):
-    """Nothing to do until a child changes, something is asked, or the time has come."""
+    """Do nothing until children have ended, the run is asked to give up, or the time has come.
+
+    `awaits` names the children of the window that must end before the machine need be asked again: all that have not
+    ended, those that have begun, or those that have not begun. With "any", the end of one child may be enough.
+    """
 
     until: int | None = None
+    awaits: Awaits = "any"
 
 
 class Dismiss(Move, frozen=True, kw_only=True, gc=False):
-    """Have these children never begin, unless they have; then look again. Each child's own writer decides."""
+    """Have these children never begin, then ask the machine again. A child that has begun meanwhile goes on: its own
+    writer decides."""
 
     children: Collection[Child]
 
 
 class Block(Move, frozen=True, kw_only=True, gc=False):
-    """The code does not fit the rows: a step that was run is not in the operation any more."""
+    """Stop: the code does not fit the rows, since the operation no longer has a step that was run."""
 
     reason: str
 
@@ -177,7 +192,8 @@ class Nothing(Move, frozen=True, kw_only=True, gc=False):
 
 
 class Returned(Struct, frozen=True, kw_only=True, gc=False):
-    """What user code asked for and said before it returned. `staged` is where that is stored already."""
+    """What user code asked for, and where it said to go on (`said`). `staged` is the position at which this is stored
+    already."""
 
     said: NextStep | None = None
     context: Context = EMPTY
@@ -187,7 +203,7 @@ class Returned(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Raised(Struct, frozen=True, kw_only=True, gc=False):
-    """What user code raised. All that it asked for before is dropped."""
+    """What user code raised. All that it asked for before it raised is dropped."""
 
     staged: ClassVar[str] = ""
     failure: Failure

@@ -1,5 +1,5 @@
-"""How far a run has come, read from its rows: which step instances it has executed, and which phase of its rollback is
-done. A pure fold, the same live and after a crash."""
+"""How far a run has come, folded from its rows: which step instances it has executed, and which phases of its rollback
+are done. The fold is pure, so its result is the same in a live run and after a crash."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ENDS: Final = {
 
 
 class Mismatch(PerdureError):
-    """The rows tell of a step that the operation does not have."""
+    """Raised when the rows name a step that the operation does not have."""
 
 
 class Instance(Struct, frozen=True, kw_only=True, gc=False):
@@ -36,7 +36,7 @@ class Instance(Struct, frozen=True, kw_only=True, gc=False):
     call: int | None = None
     emitted: tuple[str, ...] = ()
     next_step: int | None = None
-    is_numbered: bool = False  # An earlier version stored where it goes on as a number alone.
+    is_numbered: bool = False  # An earlier version of Perdure stored `next_step` as a number without a name.
 
     @property
     def text(self) -> str:
@@ -44,40 +44,40 @@ class Instance(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Phase(Struct, frozen=True, kw_only=True, gc=False):
-    """One half of rolling back an instance: its children, then the step's own."""
+    """One half of rolling back an instance: first its children, then the step itself."""
 
     instance: Instance
     kind: Literal["children", "own"]
     text: str
-    cleanup: bool = False  # the step's finally has not been run
+    cleanup: bool = False  # the step's finally has not run
 
 
 class Window(Struct, frozen=True, kw_only=True, gc=False):
-    """What the latest SUSPENDED waits for: what was emitted, and which children were told to roll back, since the one
-    before it."""
+    """What the latest SUSPENDED waits for: the messages emitted since the SUSPENDED before it, and the messages whose
+    handlers were asked to undo (`undone`)."""
 
     emitted: tuple[str, ...] = ()
-    told: tuple[str, ...] = ()
-    calls: int = 0  # of the handler of child failures, for what this window belongs to
+    undone: tuple[str, ...] = ()
+    calls: int = 0  # of the handler of child failures, for this window's step
     since: int = 0
     step: str = ""
 
     @property
     def messages(self) -> tuple[str, ...]:
-        return (*self.emitted, *self.told)
+        return (*self.emitted, *self.undone)
 
 
 class Progress(Struct, frozen=True, kw_only=True, gc=False):
     instances: tuple[Instance, ...] = ()
-    window: Window | None = None  # None: nothing was suspended yet, on this path
+    window: Window | None = None  # None: there is no SUSPENDED yet, on this path
     context: Context = EMPTY
     rollback: MessageEvent | None = None  # its ROLLING_BACK
     phases: tuple[Phase, ...] = ()
     done: int = 0  # phases
-    recorded: tuple[Failure, ...] = ()  # what could not be undone and was passed over
+    recorded: tuple[Failure, ...] = ()  # failures of the rollback that were passed over
     next_seq: int = 1
     state: State = State.CREATED
-    misfit: str = ""  # how the order of what was executed differs from that of the code
+    misfit: str = ""  # how the order of the executed steps differs from the code
 
     @property
     def phase(self) -> Phase:
@@ -86,7 +86,7 @@ class Progress(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def fold(plan: Plan, events: Sequence[MessageEvent]) -> Progress:
-    """Raises Mismatch."""
+    """Return how far a run with these rows has come. Raises Mismatch."""
     folding = Folding(plan)
     for row in events:
         folding.add(row)
@@ -94,18 +94,18 @@ def fold(plan: Plan, events: Sequence[MessageEvent]) -> Progress:
 
 
 class Folding:
-    """A fold that rows are added to as they come: a run of many steps need not be folded anew for each of them."""
+    """A fold to which rows are added one by one, so that a run of many steps is not folded again for each row."""
 
     __slots__ = (
         "_context", "_done", "_emitted", "_instances", "_last_seq", "_misfit", "_phases", "_plan", "_progress",
-        "_recorded", "_rollback", "_state", "_told", "_window",
+        "_recorded", "_rollback", "_state", "_undone", "_window",
     )  # fmt: skip
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._instances: list[Instance] = []
         self._emitted: list[str] = []
-        self._told: list[str] = []
+        self._undone: list[str] = []
         self._window: Window | None = None
         self._context = EMPTY
         self._rollback: MessageEvent | None = None
@@ -118,7 +118,7 @@ class Folding:
         self._progress: Progress | None = None
 
     def add(self, row: MessageEvent) -> None:
-        """The next row of the lineage. Raises Mismatch."""
+        """Add the next row of the lineage. Raises Mismatch."""
         self._progress = None
         if row.seq > self._last_seq:
             self._last_seq = row.seq
@@ -127,15 +127,15 @@ class Folding:
             self._emitted.append(row.message_id)
             return
         if kind is EventType.ROLLBACK_EMITTED:
-            self._told.append(row.message_id)
+            self._undone.append(row.message_id)
             return
         if kind is EventType.SUSPENDED:
             self._suspended(row)
         elif kind is EventType.ROLLING_BACK:
             self._rollback = row
-            self._phases = phases_of(self._plan, self._instances)  # On the way back no instance is added.
+            self._phases = phases_of(self._plan, self._instances)  # A rollback adds no instances.
             self._window = None
-            self._emitted, self._told = [], []
+            self._emitted, self._undone = [], []
             self._state = State.ROLLING_BACK
         elif kind in _ENDS:
             self._state = _ENDS[kind]
@@ -157,12 +157,12 @@ class Folding:
                 self._recorded.append(row.exception)
         self._window = Window(
             emitted=tuple(self._emitted),
-            told=tuple(self._told),
+            undone=tuple(self._undone),
             calls=0 if call is None else call + 1,
             since=row.created_at,
             step=row.step or "",
         )
-        self._emitted, self._told = [], []
+        self._emitted, self._undone = [], []
 
     def progress(self) -> Progress:
         if self._progress is None:
@@ -201,7 +201,7 @@ def _instance(plan: Plan, row: MessageEvent, before: Sequence[Instance], emitted
 
 
 def _next_step(plan: Plan, row: MessageEvent) -> int | None:
-    """Where to go on after a step, as a place in the plan. Raises Mismatch."""
+    """Return where to go on after a step, as a place in the plan. Raises Mismatch."""
     if row.next_step is None:
         return None
     if not row.next_name:
@@ -216,10 +216,10 @@ def _next_step(plan: Plan, row: MessageEvent) -> int | None:
 
 
 def _misfit(plan: Plan, before: Sequence[Instance], index: int) -> str:
-    """How the order of the steps that a run has executed differs from that of the code; "" if it does not."""
+    """Return how the order of the steps that a run has executed differs from the code, or "" if it does not."""
     for one in before[-2:]:
         if one.is_numbered:
-            return ""  # What the number meant is not known, and the rows say what came next.
+            return ""  # The meaning of the number is not known. The rows say what came next.
     expected = following(plan, before)
     if expected == index:
         return ""
@@ -238,9 +238,9 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def iteration_of(plan: Plan, before: Sequence[Instance], index: int) -> int:
-    """How often in a row a step has run before. The finally between two of its runs does not break the row."""
+    """Return how often in a row a step has run before. Its finally between two runs does not break the row."""
     is_finally = plan.nodes[index].kind == "finally"
-    passes_finally = not is_finally  # the first that is met, and no other
+    passes_finally = not is_finally  # only the first finally that is met
     for one in reversed(before):
         if one.call is not None:
             continue
@@ -254,8 +254,10 @@ def iteration_of(plan: Plan, before: Sequence[Instance], index: int) -> int:
 
 
 def following(plan: Plan, instances: Sequence[Instance]) -> int:
-    """The place in the plan of the step that comes next; its length if there is none. A finally comes right after its
-    step, and then it goes where the step said."""
+    """Return the place in the plan of the step that comes next, or the plan's length if there is none.
+
+    A finally comes right after its step. After the finally the run goes where the step said.
+    """
     if not instances:
         return 0
     last = instances[-1]
@@ -269,8 +271,8 @@ def following(plan: Plan, instances: Sequence[Instance]) -> int:
 
 
 def phases_of(plan: Plan, instances: Sequence[Instance]) -> tuple[Phase, ...]:
-    """How to roll back: instance by instance, the newest first, of each its children and then its own. Calls of
-    handlers of child failures have only children."""
+    """Return the phases of a rollback: instance by instance, the newest first, and of each its children before the step
+    itself. Calls of handlers of child failures have only children to undo."""
     names = {node.name for node in plan.nodes}
     phases: list[Phase] = []
     for place in reversed(range(len(instances))):
@@ -287,6 +289,6 @@ def phases_of(plan: Plan, instances: Sequence[Instance]) -> tuple[Phase, ...]:
 
 
 def _cleaned(instances: Sequence[Instance], place: int) -> bool:
-    """Whether the step's finally was run after this instance of it."""
+    """Return whether the step's finally ran after this instance of the step."""
     later = next((one for one in islice(instances, place + 1, None) if one.call is None), None)
     return later is not None and later.index == instances[place].index + 1

@@ -1,7 +1,8 @@
-"""What is asked of runs from outside, as rows: cancel, roll back what has committed, complete instead of a handler,
-join late, and an emitter's word that it goes on without a handler.
+"""Requests to runs from outside, as rows: cancel, roll back what has committed, complete in place of a handler, join
+late, and dismiss a handler that its emitter does not wait for.
 
-Each is decided by the one writer of the lineage whose rows it writes. No rows means: it comes too late, or too early.
+The one writer of a lineage decides each request that writes rows of that lineage. No rows means that the request came
+too late or too early.
 """
 
 from __future__ import annotations
@@ -24,23 +25,25 @@ from perdure.models.cooperation.events import (
     state_of,
 )
 from perdure.models.cooperation.failures import CANCELLATION_REQUESTED, DISMISSED, ROLLBACK_REQUESTED, Failure, placed
+from perdure.models.cooperation.machine import next_move, refusal
 from perdure.models.cooperation.moves import NewRun, OperationRun, Wait, Writes
 from perdure.models.cooperation.progress import Progress, fold
-from perdure.models.cooperation.rules import next_move, refusal
 
 
 def cancel(
     lineage: Lineage, own: Sequence[MessageEvent], message_id: str, *, reason: str, source: str
 ) -> tuple[MessageEvent, ...]:
-    """CANCELLATION_REQUESTED for a lineage: every run in it that has not ended gives up at its next step boundary.
-    `own` are the rows of exactly that lineage. No rows if its run has ended, or it was cancelled before."""
+    """Return CANCELLATION_REQUESTED for a lineage: its runs that have not ended give up at their next step boundary.
+
+    `own` are the rows of exactly that lineage. Returns no rows if its run has ended, or was cancelled before.
+    """
     if any(row.type is EventType.CANCELLATION_REQUESTED for row in own):
         return ()
     if is_run(lineage) and state_of(own) in ENDED:
         return ()
     failure = Failure(type=CANCELLATION_REQUESTED, message=reason, source=source)
     row = MessageEvent(
-        seq=0,  # It is not the run's writer who writes it.
+        seq=0,  # It is not written by the run's writer.
         message_id=message_id,
         type=EventType.CANCELLATION_REQUESTED,
         cooperation_lineage=lineage,
@@ -57,9 +60,11 @@ def roll_back(
     reason: str,
     source: str,
 ) -> tuple[MessageEvent, ...]:
-    """Undo a hierarchy that has committed, or the part of it below one of its runs. `rows` are those of the hierarchy,
-    `not_taken` its runs that no handler has taken. No rows if one of the runs above or below has not ended, or if none
-    of those who handled the message has committed."""
+    """Return the row that undoes a committed hierarchy, or the part of it below one of its runs.
+
+    `rows` are all rows of the hierarchy, `not_taken` its runs that no handler has taken. Returns no rows if a run above
+    or below has not ended, or if no run that handled the message has committed.
+    """
     by_lineage: dict[Lineage, list[MessageEvent]] = {}
     for row in rows:
         by_lineage.setdefault(row.cooperation_lineage, []).append(row)
@@ -107,7 +112,7 @@ def roll_back(
 
 
 def complete(run: OperationRun, values: Sequence[ReturnValue] = ()) -> Writes:
-    """An external party has done what the handler was to do: SEEN and COMMITTED. Raises RunFinished, Misuse."""
+    """Return SEEN and COMMITTED: an external party has done the handler's work. Raises RunFinished, Misuse."""
     _check_not_taken(run)
     rows = (
         _own(run, 1, EventType.SEEN, context=begun(run.origin.context)),
@@ -117,24 +122,32 @@ def complete(run: OperationRun, values: Sequence[ReturnValue] = ()) -> Writes:
 
 
 def fail(run: OperationRun, failure: Failure) -> Writes:
-    """An external party could not do what the handler was to do, and left nothing. Raises RunFinished, Misuse."""
+    """Return the rows of a run that never begins: an external party could not do the handler's work, and left nothing
+    to undo. Raises RunFinished, Misuse."""
     _check_not_taken(run)
     return Writes(rows=refusal(run, failure))
 
 
 def complete_rollback(run: OperationRun) -> Writes:
-    """An external party has undone what it did: for a run that it completed and that was told to roll back since."""
-    if state_of(run.events) is not State.COMMITTED or run.told is None or len(run.events) != 2:
-        raise Misuse(f"run {run.lineage[-1]!r} was not completed by an external party and then told to roll back")
+    """Return ROLLING_BACK and ROLLED_BACK: an external party has undone a run that it had completed.
+
+    Raises Misuse unless the run was completed from outside and was asked to roll back after that.
+    """
+    request = run.rollback_request
+    if state_of(run.events) is not State.COMMITTED or request is None or len(run.events) != 2:
+        raise Misuse(f"run {run.lineage[-1]!r} was not completed by an external party and then asked to roll back")
     rows = (
-        _own(run, 1, EventType.ROLLING_BACK, exception=run.told.exception, context=run.told.context),
+        _own(run, 1, EventType.ROLLING_BACK, exception=request.exception, context=request.context),
         _own(run, 2, EventType.ROLLED_BACK),
     )
     return Writes(rows=rows)
 
 
 def dismiss(run: OperationRun) -> tuple[MessageEvent, ...]:
-    """The emitter goes on without this handler. No rows if it has begun: then the emitter waits for it."""
+    """Return the row with which the emitter goes on without this handler.
+
+    Returns no rows if the handler has begun: then the emitter waits for it.
+    """
     if state_of(run.events) is not State.CREATED:
         return ()
     failure = Failure(type=DISMISSED, message="its emitter went on without it", source=run.source)
@@ -142,8 +155,10 @@ def dismiss(run: OperationRun) -> tuple[MessageEvent, ...]:
 
 
 def join(plan: Plan, emitter: OperationRun, message_id: str, handler: str, run_id: str) -> NewRun | None:
-    """A run for a handler that has registered since the message was emitted; None if its emitter has gone on, is
-    giving up or has such a child already."""
+    """Return a run for a handler that registered after the message was emitted.
+
+    Returns None if the emitter has gone on, is giving up, or has a child for this message and handler.
+    """
     progress = fold(plan, emitter.events)
     if progress.window is None or message_id not in progress.window.emitted:
         return None
@@ -153,8 +168,8 @@ def join(plan: Plan, emitter: OperationRun, message_id: str, handler: str, run_i
 
 
 def may_be_joined(plan: Plan, emitter: OperationRun, progress: Progress) -> bool:
-    """Whether handlers that registered late may still have runs for what the emitter waits for."""
-    if progress.rollback is not None or emitter.asks or emitter.told is not None:
+    """Return whether handlers that registered late may still get runs for messages that the emitter waits for."""
+    if progress.rollback is not None or emitter.asks or emitter.rollback_request is not None:
         return False
     return isinstance(next_move(plan, emitter, progress), Wait)
 
@@ -169,7 +184,7 @@ def _check_not_taken(run: OperationRun) -> None:
         raise RunFinished(f"run {run.lineage[-1]!r} has ended", run_id=run.lineage[-1], status=state)
     if state is not State.CREATED:
         raise Misuse(f"run {run.lineage[-1]!r} was taken by its handler, and is {state}")
-    if run.told is not None:
+    if run.rollback_request is not None:
         raise Misuse(f"run {run.lineage[-1]!r} is to be rolled back: its emitter failed")
 
 

@@ -1,5 +1,6 @@
-"""Runs of operations as their rows have them: which operation a run belongs to, and the run in memory, made anew from
-what was read. A run that cannot be brought back to life is held."""
+"""Revives runs of operations: finds the operation of a run, and makes the run in memory from the rows that were read.
+
+A run that cannot be revived is held."""
 
 from __future__ import annotations
 
@@ -14,15 +15,15 @@ from perdure.errors import EngineBug
 from perdure.kernel.pieces import Pieces
 from perdure.kernel.records import Run
 from perdure.models.common.deployment import deployed
+from perdure.models.common.host_parts import HostParts
 from perdure.models.cooperation.define import Operation
 from perdure.models.cooperation.hierarchy import Hierarchy
 from perdure.models.cooperation.holds import Holds
 from perdure.models.cooperation.live import LiveOperation, revived
+from perdure.models.cooperation.machine import next_move
 from perdure.models.cooperation.moves import Wait
 from perdure.models.cooperation.rows import RowCodec, StoredScopes
-from perdure.models.cooperation.rules import next_move
 from perdure.models.cooperation.versions import Operations, lacking
-from perdure.ports import Clock, Store
 
 log = logging.getLogger("perdure")
 
@@ -30,11 +31,11 @@ READ_AT_ONCE: Final = 64  # runs
 
 
 class Revival:
-    """Makes runs from their rows. Keeps none of them."""
+    """Makes runs in memory from their rows. Keeps none of them."""
 
-    def __init__(self, *, store: Store, clock: Clock, rows: RowCodec, operations: Operations, holds: Holds) -> None:
-        self._store = store
-        self._clock = clock
+    def __init__(self, parts: HostParts, rows: RowCodec, operations: Operations, holds: Holds) -> None:
+        self._store = parts.store
+        self._clock = parts.clock
         self._rows = rows
         self._operations = operations
         self._holds = holds
@@ -42,8 +43,10 @@ class Revival:
     def revived(
         self, run: Run, scopes: StoredScopes, hierarchy: Hierarchy, *, is_staged: bool
     ) -> Pieces[LiveOperation | None]:
-        """A run as it goes on; None if it cannot, and is held. `is_staged` says that what its code came to is
-        committed, and has not become rows."""
+        """Return a run in memory, or None if it cannot go on and is held.
+
+        `is_staged` says that an outcome of its code is committed and has not become rows.
+        """
         try:
             return (yield from self._live(run, scopes, hierarchy))
         except Exception as error:
@@ -52,7 +55,7 @@ class Revival:
             self._holds.set(
                 run.id,
                 run.claim,
-                f"it cannot be brought back to life: {error!r}",
+                f"the run cannot be revived from its rows: {error!r}",
                 fingerprint=deployed(operation) if operation is not None else "",
                 view=hierarchy.view(scopes.runs[run.id], self._clock.now()) if run.id in scopes.runs else None,
                 strategy=None if operation is None else operation.strategy,
@@ -61,7 +64,8 @@ class Revival:
             return None
 
     async def waiting(self, runs: Sequence[Run]) -> set[str]:
-        """Of runs that nobody has in memory, those that wait for others, or for a time. Raises StoreError."""
+        """Return which of these runs wait for other runs or for a time. No engine has them in memory. Raises
+        StoreError."""
         found: set[str] = set()
         for start in range(0, len(runs), READ_AT_ONCE):
             part = runs[start : start + READ_AT_ONCE]
@@ -74,7 +78,7 @@ class Revival:
         return found
 
     def _waits(self, run: Run, scopes: StoredScopes, hierarchy: Hierarchy) -> Pieces[bool]:
-        with suppress(Exception):  # What is wrong with it comes to light when it is taken up.
+        with suppress(Exception):  # What is wrong with the run shows when an engine takes it.
             is_here = self._operation_of(run, scopes, hierarchy) is not None
             live = (yield from self._live(run, scopes, hierarchy)) if is_here else None
             if live is not None:
@@ -83,7 +87,7 @@ class Revival:
         return False
 
     def _operation_of(self, run: Run, scopes: StoredScopes, hierarchy: Hierarchy) -> Operation[Any] | None:
-        """By the topic of its message, its name, and the version that has begun it."""
+        """Return a run's operation, by the topic of its message, its name, and the version that has begun it."""
         new = scopes.runs.get(run.id)
         if new is None or (message := hierarchy.messages.get(new.message_id)) is None:
             return None
@@ -96,7 +100,7 @@ class Revival:
         new = scopes.runs[run.id]
         operation = self._operation_of(run, scopes, hierarchy)
         if operation is None:
-            # Whoever has the code takes it, whatever the code's fingerprint.
+            # An engine that has the code takes the run, whatever the code's fingerprint.
             reason = lacking(hierarchy.messages[new.message_id].topic, run.workflow, run.workflow_version)
             self._holds.set(run.id, run.claim, reason, fingerprint="none")
             return None

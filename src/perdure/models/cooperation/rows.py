@@ -1,4 +1,4 @@
-"""From what the rules know to rows as they are stored, and back. What users wrote goes through the codec."""
+"""Encodes the machine's rows as they are stored, and decodes them. Values of users go through the codec."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from perdure.kernel.cooperation import (
     read_lineage,
     read_origin,
 )
+from perdure.kernel.failures import Failure as StoredFailure
 from perdure.kernel.pieces import Pieces, at_once, parts
-from perdure.kernel.records import Failure as StoredFailure
 from perdure.kernel.status import Status
 from perdure.models.cooperation.context import EMPTY, Context, token_names
 from perdure.models.cooperation.events import (
@@ -37,7 +37,7 @@ from perdure.ports import Codec
 _decode_failure: Final = msgspec.json.Decoder(Failure).decode
 _NEXT_STEP: Final = "perdure.next_step"  # in the context of a row: the name of the step that comes next
 _decode_context: Final = msgspec.json.Decoder(dict[str, Any]).decode
-_SHOWN_WITH_RUN_MAX: Final = 8  # failures: each run of a hierarchy has such a text, and theirs are in their own
+_SHOWN_WITH_RUN_MAX: Final = 8  # failures in one run's text: every run of a hierarchy has its own text
 _ENDS: Final = (EventType.ROLLED_BACK, EventType.ROLLBACK_FAILED)
 
 
@@ -49,12 +49,12 @@ class RowCodec:
         self._empty = codec.encode("{}")
 
     def message(self, message: Message, at: int) -> MessageRow:
-        # Until when somebody sleeps is no secret, and the query that tells who can go on reads it.
+        # The time of a sleep is no secret, and the query for runs that can go on reads it.
         payload = message.payload if message.topic == SLEEP_TOPIC else self._codec.encode(message.payload)
         return MessageRow(id=message.id, topic=message.topic, payload=payload, created_at=at)
 
     def event(self, row: MessageEvent, id: str = "") -> MessageEventRow:
-        """With an id, unless it has one."""
+        """Return an event as it is stored, with the given id or its own."""
         lineage = row.cooperation_lineage
         return MessageEventRow(
             scope=lineage[-1],
@@ -80,7 +80,7 @@ class RowCodec:
         return self._codec.encode(msgspec.json.encode(context.values).decode()) if context.values else self._empty
 
     def failure(self, failure: Failure, place: str = "") -> str:
-        """For the row at a place: a failure that another row has is a reference to it."""
+        """Return a failure as the row at a place stores it: as a reference if another row has it."""
         return self._codec.encode(msgspec.json.encode(as_stored(failure, place)).decode())
 
     def value(self, value: ReturnValue) -> ReturnValueRow:
@@ -116,7 +116,7 @@ class RowCodec:
         return Context(values) if values else EMPTY, next_name
 
     def read_failure(self, text: str, scope: str, seq: int) -> Failure:
-        """With its place: that of the row itself, unless the row has a reference."""
+        """Return a failure with its place: that of its row, unless the row has a reference."""
         return placed(_decode_failure(self._codec.decode(text)), scope, seq)
 
     def read_value(self, row: ReturnValueRow, run: NewRun) -> ReturnValue:
@@ -124,7 +124,7 @@ class RowCodec:
         return ReturnValue(lineage=run.lineage, handler=row.handler, variable=row.variable, value=value)
 
     def read_output(self, text: str, run: NewRun) -> ReturnValue:
-        """What a call has returned, under the workflow's name."""
+        """Return what a call has returned, as a value under the workflow's name."""
         value = self._codec.decode(text)
         return ReturnValue(lineage=run.lineage, handler=run.handler, variable=run.handler, value=value)
 
@@ -132,7 +132,7 @@ class RowCodec:
         return at_once(self.read_in_pieces(rows))
 
     def read_in_pieces(self, rows: ScopeRows) -> Pieces[StoredScopes]:
-        """As `read`: a run with many children has several rows for each of them."""
+        """Do what `read` does, in pieces: a run with many children has several rows for each of them."""
         found = StoredScopes()
         for start, runs in parts(rows.runs):
             if start:
@@ -160,7 +160,7 @@ class RowCodec:
         return found
 
     def _read_call(self, found: StoredScopes, row: OperationRow) -> None:
-        """A function or a graph that was called has a status, and no rows: those are made that say the same."""
+        """Add the rows that say what the status of a called function or graph says. A call has no rows of its own."""
         run = found.runs[row.id]
         found.events += rows_of_call(row, run)
         if row.status == Status.SUCCEEDED and row.output is not None:
@@ -168,7 +168,7 @@ class RowCodec:
 
 
 class StoredScopes:
-    """Rows as the rules know them."""
+    """Rows that were read, as the machine takes them."""
 
     def __init__(self) -> None:
         self.runs: dict[str, NewRun] = {}
@@ -188,7 +188,7 @@ class StoredScopes:
         }
 
     def add(self, events: Iterable[MessageEvent]) -> None:
-        """Take in rows of other lineages."""
+        """Add rows of other lineages."""
         self.events += events
 
     def hierarchy(self) -> Hierarchy:
@@ -204,8 +204,8 @@ def new_run_of(row: OperationRow) -> NewRun:
 
 
 def rows_of_call(row: OperationRow, run: NewRun) -> list[MessageEvent]:
-    """What became of a call, as an operation's rows would tell it. A call that has failed, or was cancelled, has done
-    all the undoing there is."""
+    """Return the rows that an operation with the status of a call would have. A call that has failed, or was cancelled,
+    has undone all that it undoes."""
     failure = None if row.failure is None else _failure_of_call(row.failure, run)
     types = [EventType.SEEN]
     match row.status:
@@ -240,7 +240,7 @@ def _failure_of_call(text: str, run: NewRun) -> Failure:
 
 
 def key_of(row: MessageEvent) -> str | None:
-    """What a message has one row of."""
+    """Return the key that no two rows of a message share, or None."""
     kind = row.type
     if kind in PER_MESSAGE:
         return PER_MESSAGE[kind]
@@ -252,6 +252,6 @@ def key_of(row: MessageEvent) -> str | None:
 
 
 def outcome_failure(failure: Failure) -> str:
-    """The failure as every run has one, whatever its model."""
+    """Return the failure as the outcome of a run of any model stores it."""
     stored = StoredFailure(type=failure.type, message=failure.message, stack=trace(failure, _SHOWN_WITH_RUN_MAX))
     return msgspec.json.encode(stored).decode()

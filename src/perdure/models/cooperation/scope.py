@@ -1,7 +1,7 @@
 """What a step sees of its run, and what it asks for: emissions, its context, deadlines, return values.
 
-A scope only takes notes. All that a step asked for is written in one commit after it has returned, and vanishes if it
-raises.
+A scope only takes notes. All that a step asks for is written in one commit after the step has returned. If the step
+raises, nothing of it is written.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from perdure.errors import HierarchyTooDeep, InvalidArguments, Misuse, UnstorableValue
 from perdure.kernel.cooperation import depth_of
@@ -32,9 +32,11 @@ from perdure.models.cooperation.context import (
 from perdure.models.cooperation.events import CALL_TOPIC, SLEEP_TOPIC, Lineage, ReturnValue
 from perdure.models.cooperation.failures import Failure, gave_up, source_of
 from perdure.values.arguments import Duration, checked, span_of
+from perdure.values.json import ANY_SIZE, to_text
+from perdure.values.type_patterns import check_patterns
 
 if TYPE_CHECKING:
-    from perdure.models.cooperation.define import Topic
+    from perdure.models.cooperation.topics import Topic
 
 M = TypeVar("M")
 V = TypeVar("V")
@@ -45,8 +47,8 @@ _NAME_CHARS_MAX: Final = 500
 
 
 def allowed_levels(levels_max: int, *, rolling_back: bool) -> int:
-    """How many levels there may be. What a rollback emits may be further down by a tenth, so that what the last level
-    did can be undone."""
+    """Return how many levels there may be. What a rollback emits may be a tenth further down, so that the last level
+    can be undone."""
     return levels_max + (levels_max // 10 + 1 if rolling_back else 0)
 
 
@@ -62,7 +64,7 @@ class Callee(Protocol):
 
 
 class WorkflowCall(Protocol):
-    """A workflow with its arguments, as calling it gives it."""
+    """A workflow with its arguments: what a call of the workflow returns."""
 
     @property
     def workflow(self) -> Callee: ...
@@ -89,8 +91,11 @@ class NextStep(Struct, frozen=True):
 
 
 class Emission(Struct, frozen=True, kw_only=True, gc=False):
-    """A message to be emitted, with the context its handlers begin with. `root` is the new id that is the lineage of an
-    emission on the global scope. The message of a `call` has no handlers, but a run of its own id."""
+    """A message to emit, with the context that its handlers begin with.
+
+    `root` is the new id that is the lineage of an emission on the global scope. The message of a `call` has no
+    handlers: it has one run, with the message's id.
+    """
 
     message_id: str
     topic: str
@@ -100,14 +105,22 @@ class Emission(Struct, frozen=True, kw_only=True, gc=False):
     call: Call | None = None
 
     def __await__(self) -> Generator[Any, Any, str]:
-        """The message's id, at once: emitting waits for nothing. A plain function need not await it."""
+        """Return the message's id at once: emitting waits for nothing. A plain function need not await it."""
         yield from ()
         return self.message_id
 
 
+class Returns(Struct, frozen=True):
+    """What a run's children have returned, in the order of emission, and the topics that the children handle, by the
+    children's ids."""
+
+    values: Sequence[ReturnValue] = ()
+    topics: Mapping[str, str] = field(default_factory=dict)
+
+
 @checked(constructor=False)
 class Scope:
-    """One step's view of its run. Made anew for every step, also for rollbacks and for handlers of child failures."""
+    """One step's view of its run. Every step, rollback and handler of child failures has a new scope."""
 
     def __init__(
         self,
@@ -121,8 +134,7 @@ class Scope:
         ids: Callable[[], str],
         rolling_back: bool = False,
         next_step: NextStep | None = None,
-        returned: Sequence[ReturnValue] = (),
-        topics: Mapping[str, str] | None = None,
+        returned: Callable[[], Returns] = Returns,
         reasons: Callable[[Context], Sequence[Failure]] = lambda _: (),
         levels_max: int = HIERARCHY_LEVELS_MAX,
     ) -> None:
@@ -132,14 +144,14 @@ class Scope:
         self.iteration = iteration  # how often in a row this step has run before
         self.context = context
         self.rolling_back = rolling_back
-        self.next_step = next_step  # where the step said to go on: for its answer to a child's failure
+        self.next_step = next_step  # where the step said to go on, for its handler of child failures
         self.emissions: list[Emission] = []
         self.values: list[ReturnValue] = []
         self.is_over = False  # What the step asked for is being written.
         self._now = now
         self._ids = ids
+        self._names: set[str] = set()  # of its values
         self._returned = returned
-        self._topics = topics or {}  # of the messages that children handle, by the children's ids
         self._reasons = reasons
         self._levels_max = levels_max
 
@@ -149,7 +161,7 @@ class Scope:
 
     @property
     def now(self) -> int:
-        """When the step was begun, in microseconds since the epoch."""
+        """When the step began, in microseconds since the epoch."""
         return self._now
 
     @property
@@ -171,11 +183,12 @@ class Scope:
     ) -> Emission:
         """Emit a message in this scope: its handlers are this run's children, and the next step waits for them.
 
-        What handles it, and all below, is to be done by the `deadline`, and undone by the `rollback_deadline` if it
-        comes to that; the earliest one counts. Its handlers begin after the `delay`, not before. They have these
-        `tokens` beside those of this run, and give up when one of them is cancelled. Raises InvalidArguments,
-        UnstorableValue; HierarchyTooDeep if its handlers would be more than the engine's `hierarchy_levels_max` below
-        the root.
+        Its handlers, and all runs below them, must end by the `deadline`. If they are rolled back, that must end by the
+        `rollback_deadline`. The earliest deadline counts. The handlers do not begin before the `delay` has passed. They
+        have these `tokens` beside those of this run, and give up when one of them is cancelled.
+
+        Raises InvalidArguments, UnstorableValue, and HierarchyTooDeep if the handlers would be more than the engine's
+        `hierarchy_levels_max` levels below the root.
         """
         limits = self._bounded(context, deadline, rollback_deadline, delay, tokens)
         return self._emit(topic, message, limits, None)
@@ -191,9 +204,14 @@ class Scope:
         delay: Duration | None = None,
         tokens: Iterable[CancellationToken] = (),
     ) -> Emission:
-        """Emit a message as the root of a hierarchy of its own. Nobody waits for it, and it is not rolled back with
-        this run; but it is emitted in the same commit, or not at all. It has the given `tokens` only: pass
-        `scope.tokens` to have it cancelled with this run. Otherwise as `emit`."""
+        """Emit a message as the root of a hierarchy of its own.
+
+        This run does not wait for it, and it is not rolled back with this run. It is emitted in the same commit as all
+        that the step asks for, or not at all.
+
+        It has only the given `tokens`: pass `scope.tokens` to have it cancelled with this run. The other options, and
+        what this raises, are as for `emit`.
+        """
         limits = self._bounded(context, deadline, rollback_deadline, delay, tokens)
         return self._emit(topic, message, limits, self._ids())
 
@@ -219,7 +237,7 @@ class Scope:
 
     def _check_level(self, what: str) -> None:
         """Raise HierarchyTooDeep if children of this run would be too far down."""
-        # Of the children: the lineage of a run of the first level has two ids.
+        # This is the level of the children: the lineage of a run of the first level has two ids.
         level = depth_of(self.lineage) + levels_above(self.context)
         allowed = allowed_levels(self._levels_max, rolling_back=self.rolling_back)
         if level > allowed:
@@ -233,7 +251,7 @@ class Scope:
             )
 
     def _check_not_over(self, what: str) -> None:
-        """Raise Misuse once the step has ended: nobody would notice what it asks for."""
+        """Raise Misuse once the step has ended: what it asks for would be lost."""
         if self.is_over:
             raise Misuse(
                 f"step {self.step!r} of {self.handler!r} {what} after it has ended, which would be lost: await "
@@ -257,7 +275,7 @@ class Scope:
         return emission
 
     def _inherited(self) -> Context:
-        """The context for children. What a rollback emits is not stopped by tokens of the run that rolls back."""
+        """Return the context for children. Tokens of a run that rolls back do not stop what the rollback emits."""
         return self.context.without(TOKENS) if self.rolling_back and self.tokens else self.context
 
     def start(self, call: WorkflowCall) -> Emission:
@@ -284,13 +302,13 @@ class Scope:
         return emission
 
     def sleep(self, duration: Duration) -> None:
-        """Have the next step wait so long. Numbers are seconds. Raises InvalidArguments."""
+        """Have the next step wait for a duration. Numbers are seconds. Raises InvalidArguments."""
         self._sleep_until(
             time_of(span_of(duration, "the duration of scope.sleep()"), self._now, "the end of the sleep")
         )
 
     def sleep_until(self, time: datetime) -> None:
-        """Have the next step wait until then."""
+        """Have the next step wait until a time. Raises InvalidArguments."""
         self._sleep_until(time_of(time, self._now, "a time to sleep until"))
 
     def _sleep_until(self, at: int) -> None:
@@ -308,9 +326,10 @@ class Scope:
         self.context = self.context.put(key, value)
 
     def deadline(self, when: datetime | Duration, *, path: Literal["happy", "rollback", "both"] = "happy") -> None:
-        """Have later steps, and what is emitted from now on, done by then; the earliest deadline counts.
+        """Have later steps, and what is emitted from now on, end by a deadline. The earliest deadline counts.
 
-        When it is missed on the happy path, the run rolls back; on the way back, the rollback has failed.
+        A run that misses it on the happy path rolls back. A run that misses it while it rolls back ends as
+        rollback_failed.
         """
         if path not in ("happy", "rollback", "both"):
             raise InvalidArguments(f'a deadline is for the path "happy", "rollback" or "both", not {path!r}')
@@ -319,45 +338,48 @@ class Scope:
         )
 
     def give_up_if_needed(self) -> None:
-        """Raise what makes the run roll back if it was cancelled or its deadline has passed. For long steps: between
-        steps it is looked at anyway."""
+        """Raise what makes the run roll back, if it was cancelled or its deadline has passed.
+
+        This is for long steps. Between steps the engine checks it anyway.
+        """
         reasons = self._reasons(self.context)
         if reasons:
             raise gave_up(reasons, source_of(self.handler, self.run_id)).error()
 
     def return_value(self, name: str, value: Any) -> None:
-        """Leave a value for the parent to read once this run has committed. Raises Misuse if there is one already;
-        InvalidArguments, UnstorableValue."""
+        """Leave a value for the parent to read once this run has committed.
+
+        Raises Misuse if the run has returned a value of this name before, and InvalidArguments, UnstorableValue.
+        """
         check_name(name, "a return value", _NAME_CHARS_MAX)
         self._check_not_over(f"returns {name!r}")
-        if any(known.variable == name for known in self.values):
+        if name in self._names:
             raise Misuse(f"{self.handler!r} has returned {name!r} before: a name can be returned once per run")
-        try:
-            text = msgspec.json.encode(value).decode()
-        except (TypeError, ValueError, OverflowError) as error:
-            raise UnstorableValue(f"the return value {name!r} of {self.handler!r} cannot be stored: {error}") from error
+        text = to_text(value, f"the return value {name!r} of {self.handler!r}", ANY_SIZE)
+        self._names.add(name)
         self.values.append(ReturnValue(lineage=self.lineage, handler=self.handler, variable=name, value=text))
 
     def returned(
         self, name: str, type: type[V], *, handler: str | None = None, topic: Topic[Any] | str | None = None
     ) -> list[V]:
-        """What this run's children have returned under a name: of each that has committed, in the order of emission.
+        """Return the values that this run's committed children have returned under a name, in the order of emission.
 
-        With a `handler`, only what children of that operation have returned; with a `topic`, only what was returned by
-        children that handle a message of it. Raises UnstorableValue if a value does not fit the type.
+        With a `handler`, these are only values of that operation's runs. With a `topic`, these are only values of
+        children that handle a message of that topic. Raises UnstorableValue if a value does not fit the type.
         """
         wanted = topic if topic is None or isinstance(topic, str) else topic.name
+        found = self._returned()
         return [
             read_value(value, type)
-            for value in self._returned
+            for value in found.values
             if value.variable == name
             and handler in (None, value.handler)
-            and wanted in (None, self._topics.get(value.lineage[-1]))
+            and wanted in (None, found.topics.get(value.lineage[-1]))
         ]
 
 
 def checked_emission(topic: object, context: object) -> None:
-    """Raises InvalidArguments for what is no topic, and no context."""
+    """Raise InvalidArguments if `topic` is no Topic, or `context` no Context."""
     if not (hasattr(topic, "name") and hasattr(topic, "write")):
         raise InvalidArguments(f'emit() takes a Topic, as in emit(Topic("orders", Order), order), not {topic!r:.80}')
     if not isinstance(context, Context):
@@ -365,7 +387,8 @@ def checked_emission(topic: object, context: object) -> None:
 
 
 def read_value(value: ReturnValue, type: type[V]) -> V:
-    """A value that a run has returned. Raises UnstorableValue if it does not fit the type."""
+    """Return a value that a run has returned. Raises UnstorableValue if it does not fit the type, InvalidDefinition."""
+    check_patterns(type, f"what {value.handler!r} has returned as {value.variable!r}")
     try:
         return msgspec.json.decode(value.value, type=type)
     except (msgspec.ValidationError, ValueError) as error:

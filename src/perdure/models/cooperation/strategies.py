@@ -1,4 +1,4 @@
-"""Which handlers of a message its emitter waits for, and how long: the ways to choose, and the class for one's own."""
+"""Strategies: which handlers of a message its emitter waits for, and how long. Subclass `Strategy` to write another."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perdure.values.arguments import Duration, checked, span_of
 
 class Handlers(Struct, frozen=True, kw_only=True):
     """What is known of a topic's handlers when a message is emitted: those in the durable registry, those that have
-    ever taken a message of it, and those that were explicitly taken out of the registry."""
+    ever taken a message of the topic, and those that were explicitly taken out of the registry."""
 
     registered: frozenset[str] = frozenset()
     seen: frozenset[str] = frozenset()
@@ -24,15 +24,14 @@ class Handlers(Struct, frozen=True, kw_only=True):
 
 
 class Handler(Protocol):
-    """A child, as far as its name goes."""
+    """A child. Only the name of its handler is needed."""
 
     @property
     def handler(self) -> str: ...
 
 
 class Names(Sequence[str]):
-    """The handlers of children, named when they are asked for: how many there are is known without going through
-    them."""
+    """The names of children's handlers, read when they are asked for. Their number is known without a loop."""
 
     def __init__(self, children: Collection[Handler]) -> None:
         self._children = children
@@ -64,8 +63,8 @@ class Names(Sequence[str]):
 class Pending(Struct, frozen=True, kw_only=True):
     """What a suspended run waits for, once none of the children that were taken is still at work.
 
-    `missing` are the handlers that have not begun (on the way back: to roll back), `since` is when the run was
-    suspended, both times in microseconds since the epoch.
+    `missing` are the handlers that have not begun; in a rollback, those that have not begun to roll back. `since` is
+    when the run was suspended. Both times are in microseconds since the epoch.
     """
 
     missing: Sequence[str]
@@ -76,30 +75,32 @@ class Pending(Struct, frozen=True, kw_only=True):
 
 
 class Strategy:
-    """Subclass this for a strategy of one's own. Its methods are asked often: they must be quick and pure."""
+    """The base class of strategies. Its methods are called often: they must be quick and pure."""
 
     def expected(self, topic: str, handlers: Handlers) -> frozenset[str]:
-        """The handlers that get a run of their own for a message, in the commit that emits it."""
+        """Return the handlers that get a run of their own for a message, in the commit that emits it."""
         del topic
         return handlers.registered
 
     def joins(self, topic: str, handlers: Handlers) -> frozenset[str]:
-        """The handlers that may still get a run for a message while its emitter waits: of those that have registered
-        since it was emitted. Once the emitter has gone on it is too late."""
+        """Return the handlers that may still get a run for a message while its emitter waits, if they have registered
+        since it was emitted. Once the emitter has gone on, no handler gets one."""
         return self.expected(topic, handlers)
 
     def goes_on(self, pending: Pending) -> bool:
-        """Whether the emitter need not wait for the handlers that have not begun."""
+        """Return whether the emitter need not wait for the handlers that have not begun."""
         return not pending.missing or pending.giving_up
 
     def looks_again_at(self, pending: Pending) -> int | None:
-        """When `goes_on` may become true just because time has passed."""
+        """Return when `goes_on` may become true just because time has passed, or None."""
         del pending
         return None
 
     def heeds(self, reasons: Sequence[Failure]) -> Sequence[Failure]:
-        """Those reasons to give up (cancellations, deadlines, a parent's rollback) that count. None: it cannot be
-        cancelled, and rolls back only after it has committed."""
+        """Return the reasons to give up (cancellations, deadlines, a parent's rollback) that count.
+
+        If none counts, the run cannot be cancelled, and it rolls back only after it has committed.
+        """
         return reasons
 
 
@@ -112,7 +113,7 @@ class Registry(Strategy):
 
 @checked(error=InvalidDefinition)
 class TimeWindow(Strategy):
-    """Wait this long, then for those handlers that have begun by then. The others are not begun any more."""
+    """Wait this long, and then for the handlers that have begun by then. The other handlers never begin."""
 
     def __init__(self, window: Duration) -> None:
         self.window = span_of(window, "TimeWindow(): the window", error=InvalidDefinition, positive=True)
@@ -120,7 +121,7 @@ class TimeWindow(Strategy):
     def goes_on(self, pending: Pending) -> bool:
         if pending.giving_up:
             return True
-        # What was begun must be undone, however long it takes.
+        # What has begun must be undone, however long it takes.
         return not pending.missing if pending.rolling_back else pending.now >= self._end(pending)
 
     def looks_again_at(self, pending: Pending) -> int | None:
@@ -134,16 +135,30 @@ class TimeWindow(Strategy):
 
 
 class Historical(Strategy):
-    """Wait for those handlers that have taken a message of the topic before, unless they were taken out since."""
+    """Wait for the handlers that have taken a message of the topic before, unless they were taken out since."""
 
     def expected(self, topic: str, handlers: Handlers) -> frozenset[str]:
         del topic
         return handlers.seen - handlers.retired
 
     def joins(self, topic: str, handlers: Handlers) -> frozenset[str]:
-        """Nobody: who is new has no history."""
+        """Return no handlers: a new handler has no history."""
         del topic, handlers
         return frozenset()
 
     def __repr__(self) -> str:
         return "Historical()"
+
+
+def waits_for_all(strategy: Strategy) -> bool:
+    """Return whether a run that does not give up waits until no handler is missing, and time alone changes nothing."""
+    kind = type(strategy)
+    return kind.goes_on is Strategy.goes_on and kind.looks_again_at is Strategy.looks_again_at
+
+
+def minds_each(strategy: Strategy) -> bool:
+    """Return whether the result of `goes_on` may depend on which handlers are missing, or how many.
+
+    For the strategies here it depends only on whether one is missing, or on the time.
+    """
+    return type(strategy).goes_on not in (Strategy.goes_on, TimeWindow.goes_on)

@@ -1,14 +1,14 @@
-"""Transactional steps of operations: what a step writes to tables of its own, and all that it asked for (its emissions,
-its context, its return values), are committed together, or vanish together.
+"""Transactional steps of operations: what a step writes to its own tables, and all that it asks for (its emissions, its
+context, its return values), are committed together or not at all.
 
-What it asked for is staged in its transaction, and becomes rows in the run's next commit, before anything else: whoever
-has the run by then begins with what is staged, whatever was asked of the run meanwhile.
+The step's transaction stages what the step asked for. The run's next commit makes rows of it before anything else: the
+engine that has the run by then begins with what is staged, whatever the run was asked meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context as CodeContext
 from typing import Any, Final, NoReturn, Protocol
@@ -17,7 +17,8 @@ import msgspec
 from msgspec import Struct
 
 from perdure.errors import EngineBug
-from perdure.kernel.records import Engine, Staged
+from perdure.kernel.records import Staged
+from perdure.models.common.host_parts import HostParts
 from perdure.models.common.transactions import (
     CodecFailed,
     Fate,
@@ -40,17 +41,16 @@ from perdure.models.cooperation.moves import Handle, Invoke, Raised, Returned, U
 from perdure.models.cooperation.moves import Outcome as StepOutcome
 from perdure.models.cooperation.progress import Mismatch
 from perdure.models.cooperation.scope import Emission, NextStep, Scope
-from perdure.ports import Codec, Store
 
 
 class Place(Protocol):
-    """Where code runs, as it knows it itself."""
+    """Where code runs, as the code itself sees it."""
 
     connection: Any
 
 
 class Call(Protocol):
-    """Code to be run with a scope, in the form that the store takes."""
+    """Code to run with a scope, in the form that the store takes."""
 
     def plain(self, scope: Scope) -> NextStep | None: ...
 
@@ -58,7 +58,7 @@ class Call(Protocol):
 
 
 class _Asked(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is staged: which code it was, and what it asked for."""
+    """What is staged: the code that ran, and what it asked for."""
 
     kind: str
     name: str
@@ -74,7 +74,7 @@ _decode: Final = msgspec.json.Decoder(_Asked).decode
 
 
 def write_outcome(code: Code, outcome: Returned) -> str:
-    """As JSON."""
+    """Return what code asked for, as JSON."""
     asked = _Asked(
         kind=type(code).__name__,
         name=code.name,
@@ -89,13 +89,13 @@ def write_outcome(code: Code, outcome: Returned) -> str:
 
 
 def read_outcome(plan: Plan, text: str, position: str) -> tuple[Code, Returned]:
-    """The code that was run, and what it asked for. Raises Mismatch if there is no such step any more."""
+    """Return the code that ran, and what it asked for. Raises Mismatch if the operation no longer has its step."""
     asked = _decode(text)
     try:
         index = plan.index_of(asked.name)
     except LookupError:
         raise Mismatch(f"operation {plan.handler!r} has no step {asked.name!r} any more, which has run") from None
-    # What it was called with is of no matter any more.
+    # The arguments of the call no longer matter.
     unknown = Failure(type="unknown", message="")
     code: Code
     match asked.kind:
@@ -122,7 +122,7 @@ def read_outcome(plan: Plan, text: str, position: str) -> tuple[Code, Returned]:
 
 
 def asked(scope: Scope, said: NextStep | None) -> Returned:
-    """All that code asked for. It can ask for nothing more."""
+    """Return all that code asked for, and close its scope: it can ask for nothing more."""
     scope.is_over = True
     return Returned(said=said, context=scope.context, emissions=tuple(scope.emissions), values=tuple(scope.values))
 
@@ -154,7 +154,7 @@ class _Body:
     def _plain(self, connection: Any) -> Staged:
         name = self._execution.code.name
         scope = self._begin(connection)
-        with suppress(RuntimeError):  # Once the loop is closed, nobody looks at the time.
+        with suppress(RuntimeError):  # Once the loop is closed, there are no time limits.
             self._owner.loop.call_soon_threadsafe(self._execution.arm)
         holds_writer.set(lambda: name if self._is_running else "")
         with without_loop(name):
@@ -173,7 +173,8 @@ class _Body:
             raise
 
     def _begin(self, connection: Any) -> Scope:
-        """Nothing was committed so far, or this would not be called: what was asked for before is forgotten."""
+        """Return a new scope. Nothing was committed so far, or this would not be called, so what an earlier call asked
+        for is dropped."""
         self.is_called = True
         if not self._fate.reopen():
             raise GivenUp
@@ -210,7 +211,8 @@ class _Body:
 
 
 class Work(Struct, frozen=True, kw_only=True):
-    """What is to be done in a transaction. `scope` makes one anew, `check` says whether what was asked for can be."""
+    """What to do in a transaction. `scope` makes a new scope. `check` returns a failure if the code has asked for
+    something that cannot be done."""
 
     call: Call
     scope: Callable[[], Scope]
@@ -224,24 +226,16 @@ class Work(Struct, frozen=True, kw_only=True):
 class Transactions:
     """The transactions of an engine's operations."""
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        codec: Codec,
-        me: Callable[[], Engine],
-        check_fence: Callable[[], Awaitable[object]],
-        now: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self.codec = codec
-        self._me = me
-        self._prove = check_fence
-        self.now = now
+    def __init__(self, parts: HostParts) -> None:
+        self._store = parts.store
+        self.codec = parts.codec
+        self._coordinator = parts.coordinator
+        self.now = parts.clock.now
         self.loop = asyncio.get_running_loop()
 
     async def run(self, execution: StepExecution, work: Work) -> Returned:
-        """What the code asked for, once it is committed with its writes. Raises what the code raised; CodecFailed."""
+        """Return what the code asked for, once that is committed with its writes. Raises what the code raised, and
+        CodecFailed."""
         live, code = execution.live, execution.code
         check_form(self._store.transacts, code.name, is_async=work.is_async)
         fate = execution.fate
@@ -253,19 +247,18 @@ class Transactions:
 
         end = await transacted(
             store=self._store,
-            me=self._me,
+            coordinator=self._coordinator,
             spot=Spot(live.id, live.claim, work.position, code.name),
             fate=fate,
             body=lambda: _Body(self, execution, work, fate),
-            check_fence=self._prove,
             is_dropped=lambda: execution.dropped,
             ended=ended,
             again=execution.interrupted,
         )
         if end.staged is None:
-            raise end.error or EngineBug("a transaction came to nothing")
+            raise end.error or EngineBug("a transaction has no outcome and no error")
         return self.read(live.plan, end.staged)[1]
 
     def read(self, plan: Plan, staged: Staged) -> tuple[Code, Returned]:
-        """What is staged for a run. Raises Mismatch."""
+        """Return the staged code of a run and what it asked for. Raises Mismatch."""
         return read_outcome(plan, self.codec.decode(staged.value), staged.position)

@@ -1,4 +1,4 @@
-"""Has many runs go on without holding the event loop: a bounded number in each of its turns."""
+"""Lets many runs go on without blocking the event loop: a bounded number in each of its turns."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from perdure.models.cooperation.live import LiveOperation
 
 log = logging.getLogger("perdure")
 
-BEGUN_AT_ONCE_MAX: Final = 128  # runs in one turn, of those that one commit has begun or told to give up
+BEGUN_AT_ONCE_MAX: Final = 128  # runs in one turn, of those that a commit began or asked to give up
 
 
 class Turns:
-    """Calls what lets runs go on, at once while there are few of them. A run that cannot go on is left as it is."""
+    """Calls the callbacks of runs that go on: at once while they are few, and else in later turns.
+
+    If a callback of a later turn raises, the error is logged and the other runs go on.
+    """
 
     def __init__(self) -> None:
         self._backlog: deque[tuple[LiveOperation, Callable[[], None]]] = deque()
-        self._room = BEGUN_AT_ONCE_MAX  # for those that go on in this turn
+        self._room = BEGUN_AT_ONCE_MAX  # how many more runs may go on in this turn
 
     @property
     def waiting(self) -> bool:
@@ -28,7 +31,7 @@ class Turns:
         return bool(self._backlog)
 
     def soon(self, live: LiveOperation, go_on: Callable[[], None]) -> None:
-        """Have a run go on: now, or in one of the loop's next turns."""
+        """Have a run go on, now or in one of the loop's next turns."""
         if self._room == 0:
             self._backlog.append((live, go_on))
             return

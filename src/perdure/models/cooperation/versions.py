@@ -1,8 +1,8 @@
 """The operations that an engine has, in one or several versions of each.
 
-A handler is its topic and its name, whatever the version of its code: emitters and the book of handlers know nothing of
-versions. A run that no code has begun fits every version. The commit that begins it (SEEN) writes the version into the
-run, and from then on no other version takes it.
+A handler is a topic and a name, whatever the version of its code: emitters and the registry know nothing of versions.
+Any version can begin a run. The commit that begins it (SEEN) writes the version into the run, and from then on no other
+version takes the run.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Handler = tuple[str, str]  # topic, name
 
 
 class Operations(dict[Handler, Operation[Any]]):
-    """By topic and name: the version that begins new runs, which is the one that was added last."""
+    """Operations by topic and name. Each entry is the version that begins new runs: the one added last."""
 
     def __init__(self) -> None:
         super().__init__()
         self._known: dict[Handler, dict[str, Operation[Any]]] = {}
 
     def add(self, operation: Operation[Any]) -> None:
-        """Raises DuplicateWorkflow, InvalidDefinition."""
+        """Add a version of an operation. Raises DuplicateWorkflow, InvalidDefinition."""
         versions = self._known.setdefault((operation.topic.name, operation.name), {})
         known = versions.get(operation.version)
         if known is operation:
@@ -39,25 +39,28 @@ class Operations(dict[Handler, Operation[Any]]):
                 f"{operation.topic.name!r}; give one of them another name or version, or say which to use with "
                 "Engine(workflows=[…])"
             )
-        _ = operation.plan  # From now on it stays as it is.
+        _ = operation.plan  # From now on the operation cannot be changed.
         versions[operation.version] = self[operation.topic.name, operation.name] = operation
 
     def exact(self, topic: str, name: str, version: str) -> Operation[Any] | None:
         return self._known.get((topic, name), {}).get(version)
 
     def of(self, topic: str, name: str, stored: str, *, is_begun: bool) -> Operation[Any] | None:
-        """The code of a run, by what is stored as its version; None if it is not here."""
+        """Return the code of a run, by the version that is stored, or None if this engine does not have it."""
         _, version = read_version(stored)
         return self.exact(topic, name, version) if version or is_begun else self.get((topic, name))
 
     def all(self) -> Iterator[Operation[Any]]:
-        """Every version of each."""
+        """Yield every version of each operation."""
         for versions in self._known.values():
             yield from versions.values()
 
     def offers(self) -> Iterator[Offer]:
-        """The code that is here, as the store wants to know it. Runs that no code has begun are offered to one version
-        only: a hold on such a run has the fingerprint of that one, and another one must not lift it in vain."""
+        """Yield the code of this engine, as the store takes it.
+
+        Runs that no code has begun are offered to one version only. A hold on one of these runs has that version's
+        fingerprint, and another version must not lift the hold in vain.
+        """
         for (topic, name), versions in self._known.items():
             has_versions = any(versions)
             for version, operation in versions.items():
@@ -68,7 +71,7 @@ class Operations(dict[Handler, Operation[Any]]):
 
 
 def lacking(topic: str, name: str, stored: str) -> str:
-    """Why an engine does not go on with a run."""
+    """Return the reason why an engine without the code does not go on with a run."""
     _, version = read_version(stored)
     which = f"{name!r} version {version!r}" if version else repr(name)
     return f"this engine has no operation {which} on topic {topic!r}"

@@ -1,11 +1,13 @@
-"""What is stored of when a run goes on by itself: for whoever finds it without an owner."""
+"""What a suspended run waits for, as it is stored: the children that it needs, and when it goes on by itself.
+
+An engine that finds the run without an owner sees from this whether the run can go on."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from perdure.kernel.readiness import NEWS
 from perdure.kernel.records import Run, Wait
-from perdure.kernel.rules.operations import NEWS
 from perdure.kernel.status import Status
 from perdure.models.cooperation.live import Draft, LiveOperation
 
@@ -15,12 +17,13 @@ UNTIL: Final = "until"  # the position at which a run waits for time to pass
 def stored_waits(
     live: LiveOperation, run: Run, draft: Draft, *, is_loaded: bool
 ) -> tuple[tuple[Wait, ...], tuple[str, ...]]:
-    """The waits that a draft adds, and the positions of those that it removes."""
+    """Return the waits that a draft adds, and the positions of the waits that it removes."""
     until = draft.until if draft.status is Status.SUSPENDED else None
     draft.until_stored = until
     if draft.wait is not None and until == draft.wait.due_at:
         until = None  # The wait for the next attempt is enough, unless a deadline is earlier.
-    # What is there of one that was read is not known; what it was told is known now.
+    # For a run that was read from the store, it is not known which waits are stored. What it was notified of was read
+    # with it, so the wait that stands for notifications goes.
     gone = [NEWS] if is_loaded and run.status is not Status.CREATED else []
     if draft.staged:
         gone.append(draft.staged)
@@ -37,3 +40,11 @@ def stored_waits(
     elif attempts is not None and attempts.is_stored and not draft.keeps_attempts:
         gone.append(attempts.position)
     return waits, tuple(dict.fromkeys(gone)) if gone else ()
+
+
+def awaited(live: LiveOperation, draft: Draft) -> tuple[str, ...]:
+    """Return the children that a suspending run needs before it can go on. Empty if any report may be enough."""
+    if draft.status is not Status.SUSPENDED or draft.awaits == "any":
+        return ()
+    window = live.progress.window
+    return () if window is None else live.children.awaited(window, draft.awaits)

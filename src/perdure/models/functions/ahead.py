@@ -1,13 +1,13 @@
-"""Runs that go on before they are claimed: replayed from what the store had a moment ago, and what their timer brings.
+"""Runs that go on before they are claimed: replayed from a recent read of the store, then given their due timer.
 
-They are apart from the runs that this engine has. Nothing they ask for is done until the commit that claims them; if
-there is none, they are closed, and nobody has heard of them.
+They are kept apart from the runs that this engine has claimed. Nothing that they ask for is done before the commit that
+claims them. If that commit does not happen, they are closed, and have had no effect.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -15,6 +15,7 @@ from perdure.kernel.ops import Advance
 from perdure.kernel.pieces import PIECE_ITEMS_MAX, at_once
 from perdure.kernel.records import Run
 from perdure.models.functions.commands import TimerRequest
+from perdure.models.functions.live_runs import LiveRuns
 from perdure.models.functions.resumption import Resumed, resume
 from perdure.models.functions.runner import LiveRun
 from perdure.ports import Clock, Journal
@@ -24,24 +25,27 @@ log = logging.getLogger("perdure")
 
 class _Prepared(Struct):
     live: LiveRun
-    timers: Sequence[TimerRequest]  # those that it waits for beside the one that has fired
+    timers: Sequence[TimerRequest]  # the timers that it still waits for, without the one that has fired
 
 
 class Ahead:
-    """The runs that have gone on and are not claimed yet. `make` brings a run to life whose code this engine has."""
+    """The runs that have gone on and are not claimed yet."""
 
-    def __init__(self, clock: Clock, make: Callable[[Run], LiveRun | None]) -> None:
+    def __init__(self, clock: Clock, live_runs: LiveRuns) -> None:
         self._clock = clock
-        self._make = make
+        self._live_runs = live_runs
         self.runs: dict[str, _Prepared] = {}
 
     def prepare(self, run: Run, journal: Journal) -> Advance | None:
-        """What a run does next, which waits for nothing but timers and has one that is due; None if it must be claimed
-        first, or if something is wrong with it. `run` is the run as it is once it is claimed."""
+        """Return the next advance of a run that waits only for timers, one of them due.
+
+        Returns None if the run must be claimed first, or if something is wrong with it. `run` is the run as it will be
+        once it is claimed.
+        """
         now = self._clock.now()
         if journal.staged or not journal.waits or any(wait.kind != "timer" for wait in journal.waits):
             return None
-        if len(journal.entries) > PIECE_ITEMS_MAX:  # A long journal is replayed in turns, once the run is claimed.
+        if len(journal.entries) > PIECE_ITEMS_MAX:  # A long journal is replayed in pieces, once the run is claimed.
             return None
         if min(wait.due_at or 0 for wait in journal.waits) > now:
             return None
@@ -49,9 +53,9 @@ class Ahead:
         prepared: _Prepared | None = None
         advance: Advance | None = None
         try:
-            if (live := self._make(run)) is not None:
+            if (live := self._live_runs.make(run)) is not None:
                 prepared, advance = _gone_on(live, run, journal, now)
-        except Exception:  # noqa: BLE001 - it will be found again once the run is claimed, and the run is held then
+        except Exception:  # noqa: BLE001 - it happens again once the run is claimed, and then the run is held
             prepared = None
         if prepared is None or advance is None:
             if live is not None:
@@ -62,8 +66,10 @@ class Ahead:
         return advance
 
     def adopt(self, run: Run) -> tuple[LiveRun, Sequence[TimerRequest]] | None:
-        """A run that is claimed now, with what it did before, and the timers that it still waits for. None if it is
-        not here, or was prepared for another claim."""
+        """Return the prepared live run of a run that is now claimed, and the timers that it still waits for.
+
+        Returns None if the run was not prepared here, or was prepared for another claim.
+        """
         prepared = self.runs.pop(run.id, None)
         if prepared is not None and prepared.live.claim == run.claim:
             return prepared.live, prepared.timers
@@ -72,7 +78,7 @@ class Ahead:
         return None
 
     def forgo(self, run_id: str) -> None:
-        """Somebody else has the run, or it is not to go on, or not from here."""
+        """Close a prepared run: another engine has claimed it, or it must not go on, or not from this state."""
         if (prepared := self.runs.pop(run_id, None)) is not None:
             _close(prepared.live)
 
@@ -95,9 +101,12 @@ def _gone_on(live: LiveRun, run: Run, journal: Journal, now: int) -> tuple[_Prep
 
 
 def _is_alone(advance: Advance) -> bool:
-    """Whether an advance is the same whatever the run has been sent since it was read, and can be decided without
-    reading more. One that waits for an event is not, nor one that takes the run to another life; one that cancels
-    children needs to know these."""
+    """Return whether an advance depends on nothing but the journal that was read.
+
+    It must be the same whatever the run was sent since it was read, and the kernel must be able to decide it without
+    reading more. An advance that waits for an event, or that continues the run as another call, depends on more. One
+    that cancels children needs to read the children.
+    """
     return (
         all(wait.kind == "timer" for wait in advance.waits)
         and advance.continuation is None

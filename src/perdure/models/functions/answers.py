@@ -1,112 +1,103 @@
-"""Hands runs what they asked for beside steps and sleeps: events, ends of runs, timers among several options, and the
-ids of children. A part of FunctionHost, in the same plain callbacks.
+"""Answers to requests of runs other than steps and sleeps: events, ends of runs, timers among several options, and the
+ids of children. Everything here happens in plain callbacks of the process's loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from msgspec.json import encode as to_json
 from msgspec.structs import replace
 
-from perdure.coordinator.timers import Timers
 from perdure.errors import CommitRefused, EngineStopped, PerdureError, StoreError
 from perdure.kernel.effects import Deliver
-from perdure.kernel.ops import Advance, Due, Op
+from perdure.kernel.ops import Advance, Due
 from perdure.kernel.records import DeadLetter, Event, Outcome, Run, misfit
 from perdure.kernel.status import FINISHED, Status
+from perdure.models.common.background import BackgroundTasks
+from perdure.models.common.host_parts import HostParts
+from perdure.models.common.slots import Slots
+from perdure.models.functions.advances import Advances
 from perdure.models.functions.commands import Ask
+from perdure.models.functions.execution import Execution
 from perdure.models.functions.identity import check_same
+from perdure.models.functions.live_runs import LiveRuns
+from perdure.models.functions.request_rows import start_of, waits_of
 from perdure.models.functions.runner import LiveRun
 from perdure.models.functions.waits import EventChoice, Won, child_failed, misfit_of, won_by_end, won_by_event
-from perdure.ports import Clock, Codec, Journal, Store
 
 log = logging.getLogger("perdure")
+_AWAITING_MAX = 10_000
 
 
-class Answering:
-    """What a host that has these parts does about requests of its runs."""
+class Answers:
+    """Handles the requests of a host's runs, and hands the runs the answers."""
 
-    _store: Store
-    _clock: Clock
-    _codec: Codec
-    _timers: Timers
-    _owe: Callable[[Op], None]
-    _submit: Callable[[Op], Awaitable[Any]]
-    _lookup: Callable[[str], Run | None]
-    _live: dict[str, LiveRun]
-    _is_crowded: bool
-    _waking: dict[str, asyncio.Future[Journal]]
-    _arrived: dict[str, list[Deliver]]
-    _fetching: set[asyncio.Task[None]]
-    _draining: bool
+    def __init__(
+        self,
+        parts: HostParts,
+        runs: LiveRuns,
+        advances: Advances,
+        slots: Slots[Execution],
+        background: BackgroundTasks,
+    ) -> None:
+        self._store = parts.store
+        self._clock = parts.clock
+        self._codec = parts.codec
+        self._timers = parts.timers
+        self._coordinator = parts.coordinator
+        self._runs = runs
+        self._advances = advances
+        self._slots = slots
+        self._background = background
+        # Runs that began, since this was last read, to wait for nothing but the ends of runs they have handles of.
+        self.awaiting: dict[str, None] = {}
 
-    def _wake(self, run: Run) -> None:
-        raise NotImplementedError
-
-    def _guarded(self, live: LiveRun, activate: Callable[..., None], *args: Any) -> None:
-        raise NotImplementedError
-
-    def _progressed(self, live: LiveRun, advance: Advance) -> None:
-        raise NotImplementedError
-
-    def _touch(self, live: LiveRun) -> None:
-        raise NotImplementedError
-
-    def _now(self, live: LiveRun) -> int:
-        raise NotImplementedError
-
-    def _arm_asks(self, live: LiveRun, asks: Sequence[Ask]) -> None:
+    def arm(self, live: LiveRun, asks: Sequence[Ask]) -> None:
+        """Do what a run asks for: arm the timers among the options of its waits, and start its children."""
         for ask in asks:
             if live.asks.get(ask.position) is not ask or live.ended:
                 continue
             if ask.kind in ("wait", "task"):
+                if ask.kind == "wait" and ask.what.is_for_runs and len(self.awaiting) < _AWAITING_MAX:
+                    self.awaiting[live.id] = None
                 for option, due_at in ask.what.due_at.items():
                     timer = self._timers.arm(due_at, partial(self._option_due, live, ask, option))
                     live.timers[ask.position] = timer
             elif ask.kind == "start":
-                self._background(self._start_child(live, ask))
+                self._background.start(self._start_child(live, ask))
 
     def _option_due(self, live: LiveRun, ask: Ask, option: int) -> None:
-        """The timer among the options of a wait. Where an event may have won, the coordinator knows. It stays in
-        `timers` until something has won, since the run may be given up before."""
-        if live.ended or self._draining or live.asks.get(ask.position) is not ask:
+        """Handle a due timer among the options of a wait.
+
+        If an event may have won the wait, the coordinator decides. The timer stays in `timers` until an option has won,
+        because the run may be released before that.
+        """
+        if live.ended or self._slots.is_closed or live.asks.get(ask.position) is not ask:
             return
         if any(isinstance(choice, EventChoice) for choice in ask.what.options):
             due = Due(
-                run_id=live.id, at=self._now(live), claim=live.claim, position=ask.position, option=option
+                run_id=live.id, at=live.time(self._clock.now()), claim=live.claim, position=ask.position, option=option
             )  # fmt: skip
-            self._owe(due)
+            self._coordinator.enqueue(due)
         else:
-            self._deliver(Deliver(live.id, ask.position, option))
+            self.deliver(live, Deliver(live.id, ask.position, option))
 
-    def _deliver(self, effect: Deliver) -> None:
-        """Hand over what has won a position that a run waits at."""
-        live = self._live.get(effect.run_id)
-        if live is None:
-            if effect.run_id in self._waking:
-                self._arrived.setdefault(effect.run_id, []).append(effect)
-            elif (run := self._lookup(effect.run_id)) is not None and run.status is Status.SUSPENDED and not run.hold:
-                # One that does not just wait was claimed a moment ago, and is about to be taken up: with all of this.
-                self._wake(run)
-                self._arrived.setdefault(effect.run_id, []).append(effect)
-            return
+    def deliver(self, live: LiveRun, effect: Deliver) -> None:
+        """Hand a run what has won the wait at a position."""
         ask = live.asks.get(effect.position)
-        if ask is None or live.ended or self._draining:
+        if ask is None or live.ended or self._slots.is_closed:
             return
         if effect.target is not None and effect.outcome is None:
             live.fetching += 1
-            self._background(self._fetch_end(live, ask, effect))
+            self._background.start(self._fetch_end(live, ask, effect))
             return
         if (timer := live.timers.pop(effect.position, None)) is not None:
             timer.cancel()
-        if self._is_crowded:
-            self._touch(live)
-        self._guarded(live, self._go_on_with, ask, effect)
+        self._advances.guarded(live, self._go_on_with, ask, effect)
 
     def _go_on_with(self, live: LiveRun, ask: Ask, effect: Deliver) -> None:
         at = self._clock.now()
@@ -114,7 +105,7 @@ class Answering:
         consumed: tuple[str, ...] = ()
         has_failed = outcome is not None and outcome[0].status is not Status.SUCCEEDED
         if target is not None and outcome is not None and has_failed and outcome[0].parent_id == live.id:
-            consumed = (target,)  # A run that only looks on takes nothing from the one that it belongs to.
+            consumed = (target,)  # Only the parent consumes a failure. Other runs that wait for it leave it in place.
         if target is not None and ask.kind == "child":
             if has_failed or outcome is None:
                 error = child_failed(target, outcome, self._codec)
@@ -122,7 +113,7 @@ class Answering:
             else:
                 output = self._codec.decode(outcome[1].output or "null")
                 advance = live.ask_done(ask, output, None, at=at)
-            self._progressed(live, advance)
+            self._advances.write(live, advance)
             return
         if target is not None:
             won = won_by_end(effect.option, target, outcome, self._codec)
@@ -136,20 +127,20 @@ class Answering:
             won = Won(option=effect.option, due=due, fired=max(live.time(at), due))
         read = () if event is None else (event.id,)
         text = to_json(won).decode()
-        self._progressed(live, live.ask_done(ask, text, None, at=at, read=read, consumed=consumed))
+        self._advances.write(live, live.ask_done(ask, text, None, at=at, read=read, consumed=consumed))
 
     def _set_event_aside(self, live: LiveRun, ask: Ask, event: Event, wrong: str) -> None:
-        """An event does not fit the class by which the run waits for it: make it a dead letter, and wait on.
+        """Make an event a dead letter because it does not fit the class by which the run waits for it, and wait on.
 
-        A crash before the commit leaves the event where it was, and it is set aside when the run is back.
+        A crash before the commit leaves the event where it was. It is set aside when the run is back in memory.
         """
         log.warning(
-            "run %s waits on: %s. The event is now a dead letter: send what was meant, or mend the class and replay it",
+            "run %s waits on: %s. The event is now a dead letter: send a fitting event, or fix the class and replay it",
             live.id,
             wrong,
         )
-        at = self._now(live)
-        # A retained one is everybody's: each run that cannot take it says so for itself.
+        at = live.time(self._clock.now())
+        # A retained event belongs to all runs that wait for it: each run that cannot read it has its own dead letter.
         letter_id = event.id if event.consumed else f"{event.id}@{live.id}"
         letter = DeadLetter(
             id=letter_id,
@@ -163,22 +154,22 @@ class Answering:
             at=event.at,
         )
         live.gate.append(lambda: None)
-        self._owe(
+        self._coordinator.enqueue(
             Advance(
                 run_id=live.id,
                 at=at,
                 claim=live.claim,
                 cause="event set aside",
-                waits=live.waits_again(ask, at),
+                waits=waits_of(live, ask, at)[0],
                 events_read=(event.id,),
                 rejected=(letter,),
                 idle=live.idle,
             )
         )
-        self._arm_asks(live, [ask])
+        self.arm(live, [ask])
 
     async def _fetch_end(self, live: LiveRun, ask: Ask, effect: Deliver) -> None:
-        """Read how a run ended that was waited for."""
+        """Read the outcome of a run whose end was waited for."""
         target = effect.target or ""
         try:
             stored = (await self._store.get([target])).get(target)
@@ -188,6 +179,8 @@ class Answering:
             return
         finally:
             live.fetching -= 1
+            if self._runs.has(live):
+                self._runs.rests(live)  # Meanwhile it may have been chosen for eviction, and could not leave.
         if stored is not None and stored.run.status not in FINISHED:
             asyncio.get_running_loop().call_soon(self._wait_again, live, ask)
             return
@@ -195,59 +188,62 @@ class Answering:
         asyncio.get_running_loop().call_soon(self._end_fetched, live, ask, effect, ended)
 
     def _deliver_again(self, live: LiveRun, effect: Deliver) -> None:
-        """What could not be read the first time. A run that was brought back to life since has asked by itself, and to
-        one that continues as another call the position means something else."""
-        if self._live.get(live.id) is live:
-            self._deliver(effect)
+        """Deliver what could not be read the first time, if the run is still the same one in memory.
+
+        A run that was replayed since then has asked again itself. In a run that continues as another call, the position
+        means something else.
+        """
+        if self._runs.has(live):
+            self.deliver(live, effect)
 
     def _end_fetched(self, live: LiveRun, ask: Ask, effect: Deliver, ended: tuple[Run, Outcome] | None) -> None:
-        if self._live.get(live.id) is live and live.asks.get(ask.position) is ask and not live.ended:
-            self._guarded(live, self._go_on_with, ask, replace(effect, outcome=ended))
+        if self._runs.has(live) and live.asks.get(ask.position) is ask and not live.ended:
+            self._advances.guarded(live, self._go_on_with, ask, replace(effect, outcome=ended))
 
     def _wait_again(self, live: LiveRun, ask: Ask) -> None:
-        """The stored wait was won by an end, but the run that was asked after has not ended: another of the wait's runs
-        has, or this one was retried. The wait is put anew, and whichever of them has ended wins it."""
-        if self._live.get(live.id) is live and live.asks.get(ask.position) is ask and not live.ended:
+        """Store a wait again whose winner has not ended: another of the wait's runs has, or this one was retried.
+
+        The first of the wait's runs that has ended then wins the wait.
+        """
+        if self._runs.has(live) and live.asks.get(ask.position) is ask and not live.ended:
             live.gate.append(lambda: None)
-            at = self._now(live)
-            waits = live.waits_again(ask, at)
+            at = live.time(self._clock.now())
+            waits = waits_of(live, ask, at)[0]
             cause = "waiting again"
-            self._owe(
+            self._coordinator.enqueue(
                 Advance(run_id=live.id, at=at, claim=live.claim, cause=cause, waits=waits, idle=live.idle)
             )  # fmt: skip
 
     async def _start_child(self, live: LiveRun, ask: Ask) -> None:
-        """Start a child whose id was given: it may exist, and may be another."""
-        start = live.start_of(ask, ask.what.id, self._now(live))
+        """Start a child whose id the workflow gave. A run with this id may exist, and may be a different one."""
+        start = start_of(live, ask, ask.what.id, live.time(self._clock.now()))
         error: PerdureError | None = None
         try:
-            started = await self._submit(start)
+            started = await self._coordinator.submit(start)
             if not started.created:
                 stored = (await self._store.get([start.run_id]))[start.run_id]
                 given = ask.what.input
                 check_same(stored.run, self._codec.decode(stored.input), start.workflow, given, ask.what.workflow)
         except EngineStopped as stopped:
-            log.warning("child %s is started when its parent goes on: %s", start.run_id, stopped)
+            log.warning("child %s is started later, when its parent goes on: %s", start.run_id, stopped)
             return
         except CommitRefused as refused:
             error = refused
         except StoreError as unavailable:
             log.warning("child %s could not be started and is tried again: %s", start.run_id, unavailable)
-            self._timers.after(1_000_000, partial(self._arm_asks, live, [ask]))
+            self._timers.after(1_000_000, partial(self.arm, live, [ask]))
             return
         except PerdureError as refused:
             error = refused
         asyncio.get_running_loop().call_soon(self._child_started, live, ask, start.run_id, error)
 
     def _child_started(self, live: LiveRun, ask: Ask, child_id: str, error: PerdureError | None) -> None:
-        if self._live.get(live.id) is live and live.asks.get(ask.position) is ask and not live.ended:
-            self._guarded(live, self._go_on_after_start, ask, child_id, error)
+        if self._runs.has(live) and live.asks.get(ask.position) is ask and not live.ended:
+            self._advances.guarded(live, self._go_on_after_start, ask, child_id, error)
 
     def _go_on_after_start(self, live: LiveRun, ask: Ask, child_id: str, error: PerdureError | None) -> None:
         text = None if error is not None else to_json(child_id).decode()
-        self._progressed(live, live.ask_done(ask, text, error, at=self._clock.now()))
+        self._advances.write(live, live.ask_done(ask, text, error, at=self._clock.now()))
 
-    def _background(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._fetching.add(task)
-        task.add_done_callback(self._fetching.discard)
+
+__all__ = ["Answers"]

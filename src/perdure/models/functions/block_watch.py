@@ -1,7 +1,7 @@
-"""Noticing that something blocks the process's event loop, and saying which step it is.
+"""The block watch: it notices that something blocks the process's event loop, and logs which step it is.
 
-The loop notes the time regularly; a thread looks whether it still does. A blocked loop does not cost the engine its
-runs, since signs of life are given elsewhere; but everything else in the process stands still meanwhile.
+The loop notes the time regularly, and a thread checks whether it still does. A blocked loop does not cost the engine
+its runs, since its sign of life is not renewed on the loop. But everything else in the process stands still meanwhile.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ADVICE: Final = "make it a plain function, which runs in a thread, or await wha
 
 
 class BlockWatch:
-    """Warns when the running loop does nothing for `warn_s`, and once more when it goes on."""
+    """Warns when the running loop is blocked for `warn_s`, and once more when it goes on."""
 
     def __init__(self, warn_s: float) -> None:
         self._warn_s = warn_s
@@ -55,7 +55,7 @@ class BlockWatch:
             if blocked_s < self._warn_s or self._culprit:
                 continue
             if suspected_at != self._seen_at:
-                # Perhaps the whole process was stopped for a while: then the loop goes on now.
+                # The whole process may have been stopped for a while. Then the loop goes on now, so look once more.
                 suspected_at = self._seen_at
                 continue
             frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
@@ -66,13 +66,13 @@ class BlockWatch:
 
 
 def culprit(frame: FrameType) -> str:
-    """What a thread that stands at this frame is doing: the step, if it is one, and the place."""
+    """Return what a thread at this frame is doing: the step, if it runs one, and the place in the code."""
     place = traceback.extract_stack(frame, limit=1)[0]
     where = f"{place.filename}:{place.lineno}, in {place.name}"
     outer: FrameType | None = frame
     while outer is not None:
-        cargo: StepJob | None = outer.f_locals.get("cargo") if outer.f_code in Carriers.frames else None
-        if cargo is not None and cargo.coroutine is not None:  # and not one that has ended
-            return f"{cargo.label} ({where})"
+        job: StepJob | None = outer.f_locals.get("job") if outer.f_code in Carriers.frames else None
+        if job is not None and job.coroutine is not None:  # It is None once the step has ended.
+            return f"{job.label} ({where})"
         outer = outer.f_back
     return f"code outside of any step ({where})"

@@ -1,4 +1,4 @@
-"""Which workflows the engines of a store have: for starts by name, and for steps that choose a workflow."""
+"""The catalogue: which workflows the engines of a store have. For starts by name, and steps that choose a workflow."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ class Catalogue:
         self._known = known
 
     def model(self, name: str, version: str) -> str:
-        """The model of a workflow, "" if this process does not have it."""
+        """Return the model of a workflow; "" if this process does not have the workflow."""
         found = self._known.get((name, version))
         return "" if found is None else found.model
 
     async def version(self, name: str, *, hint: str = "") -> str:
-        """The version of a workflow that the engine has that came last. Raises UnknownWorkflow, with the hint, and
-        InvalidArguments if it is an operation; StoreError."""
+        """Return the version of a workflow that the engine which started last has.
+
+        Raises UnknownWorkflow, with the hint in its message; InvalidArguments if the name is that of an operation;
+        StoreError.
+        """
         versions = await self._versions(name)
         if not versions:
             engines = [engine for engine in await self._store().engines() if engine.alive]
@@ -37,7 +40,8 @@ class Catalogue:
         return versions[-1]
 
     async def check(self, name: str, version: str) -> None:
-        """Raises UnknownWorkflow if no living engine has this version of a workflow; else as `version`."""
+        """Check that a living engine has this version of a workflow. Raises UnknownWorkflow, and what `version`
+        raises."""
         if self._known.get((name, version)) is not None:
             return
         await self.version(name)
@@ -47,8 +51,10 @@ class Catalogue:
             raise UnknownWorkflow(f"no engine that is alive has version {version!r} of workflow {name!r}, only: {has}")
 
     async def _versions(self, name: str) -> list[str]:
-        """The versions of a workflow that living engines have, those of the engine that came last at the end. Raises
-        InvalidArguments if all that has the name is an operation."""
+        """Return the versions of a workflow that living engines have. Those of the engine that started last come last.
+
+        Raises InvalidArguments if only an operation has this name.
+        """
         engines = [engine for engine in await self._store().engines() if engine.alive]
         found = [version for engine in engines for known, version in engine.workflows if known == name]
         if not found or self._known.get((name, found[-1])) is not None:

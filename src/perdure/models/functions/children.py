@@ -1,4 +1,4 @@
-"""Children: runs that a run starts, waits for, or leaves to themselves."""
+"""Children: runs that a run starts, and waits for or leaves to themselves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 class ChildHandle(RunChoice[R]):
-    """A run, as another run sees it. One of the things that `first` can wait for."""
+    """A handle of a run, for the code of another run. `first` can wait for it."""
 
     __slots__ = ()
 
@@ -28,7 +28,7 @@ class ChildHandle(RunChoice[R]):
         return self.run_id
 
     async def result(self) -> R:
-        """Wait durably for its end; its result. Raises ChildFailed unless it succeeded."""
+        """Wait durably until the run has ended, and return its result. Raises ChildFailed unless it succeeded."""
         ended: RunEnded[R] = await first(self)
         return ended.result()
 
@@ -45,9 +45,10 @@ async def start(
     tags: Mapping[str, str] | None = None,
     deadline: Duration | None = None,
 ) -> ChildHandle[R]:
-    """Start a child and go on; its handle. Its failure concerns nobody who does not wait for it.
+    """Start a child, and return its handle without waiting for the child.
 
-    It is cancelled when this run is, unless `detached`. With an `id` this is idempotent, as `Engine.start` is.
+    If the child fails, this run notices only if it waits for it. The child is cancelled when this run is cancelled,
+    unless `detached`. With an `id` the start is idempotent, as `Engine.start` is.
     """
     loop = require_loop("start")
     if not isinstance(call, RunCall):
@@ -66,7 +67,7 @@ async def start(
 
 
 def _span_us(deadline: Duration, now: int) -> int:
-    """A child's deadline, from its start on. Raises InvalidArguments."""
+    """Return a child's deadline in microseconds from its start. Raises InvalidArguments."""
     span = span_of(deadline, "a child's deadline, from its start on,") // timedelta(microseconds=1)
     if now + span >= NEVER_US:
         raise InvalidArguments(f"the deadline {deadline!r} is beyond the year 9999; leave it out for none at all")
@@ -75,10 +76,10 @@ def _span_us(deadline: Duration, now: int) -> int:
 
 @checked
 async def continue_as(call: RunCall[Any]) -> NoReturn:
-    """Go on as this call, with the same run: its history is cleared, so that a loop can go on for ever; what was sent
-    to the run and not read yet is kept, and so are its tags and its deadline. It never returns.
+    """Continue the same run as this call. Never returns.
 
-    Raises Misuse if the run has registered compensations, which would be forgotten.
+    The run's history is cleared, so that a loop can go on for ever. Events that the run has not read yet are kept, and
+    so are its tags and its deadline. Raises Misuse if the run has registered compensations, which would be lost.
     """
     loop = require_loop("continue_as")
     if not isinstance(call, RunCall):
@@ -92,5 +93,5 @@ async def continue_as(call: RunCall[Any]) -> NoReturn:
 
 @checked
 def run_of(run_id: str) -> ChildHandle[Any]:
-    """Any run, known by its id: to wait for its end with `first` or `result()`."""
+    """Return a handle of any run, by its id, to wait for its end with `first` or `result()`."""
     return ChildHandle(checked_text(run_id, "a run's id"), None)

@@ -1,4 +1,5 @@
-"""Runs that are being closed: one with many tasks takes several turns of the event loop, and others go on meanwhile."""
+"""Runs that are being closed: a run with many tasks takes several turns of the event loop, and other runs go on
+meanwhile."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ log = logging.getLogger("perdure")
 
 
 class Closings:
-    """Does the first piece of each at once, which is all there is of most. Of those that are left, one is closed after
-    the other, with a piece in each turn of the loop."""
+    """Does the first piece of each closing at once; most closings have only one. The others are finished one after the
+    other, with one piece in each turn of the loop."""
 
     def __init__(self) -> None:
         self._open: dict[Pieces[None], str] = {}
 
     def begin(self, run_id: str, work: Pieces[None]) -> None:
-        """Close a run that nothing is handed to any more."""
+        """Close a run. Nothing may be handed to it any more."""
         if self._is_more(run_id, work):
             if not self._open:
                 asyncio.get_running_loop().call_soon(self._go_on)
@@ -27,7 +28,7 @@ class Closings:
 
     def _go_on(self) -> None:
         if not self._open:
-            return  # They were finished at once.
+            return  # `finish` has closed them all.
         work, run_id = next(iter(self._open.items()))
         if not self._is_more(run_id, work):
             del self._open[work]
@@ -36,7 +37,7 @@ class Closings:
 
     @staticmethod
     def _is_more(run_id: str, work: Pieces[None]) -> bool:
-        """Do the next piece; whether there is another."""
+        """Do the next piece. Returns whether there is another."""
         try:
             next(work)
         except StopIteration:
@@ -47,12 +48,12 @@ class Closings:
         return True
 
     async def ended(self) -> None:
-        """Wait until all are closed."""
+        """Wait until all runs are closed."""
         while self._open:  # noqa: ASYNC110 - each turn of the loop does a piece
             await asyncio.sleep(0)
 
     def finish(self) -> None:
-        """Close what is left at once: the engine ends, and perhaps the loop with it."""
+        """Close all remaining runs at once, because the engine ends, and perhaps the event loop with it."""
         while self._open:
             work, run_id = self._open.popitem()
             try:

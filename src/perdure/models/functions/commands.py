@@ -1,6 +1,7 @@
-"""What one activation of a workflow function asks for, as values. Positions are those of asking.py; times are in µs.
+"""Commands: what one activation of a workflow function asks for, as values.
 
-Nothing here knows how a step is carried out or where a timer is kept.
+requests.py defines the positions. Times are in microseconds. Nothing here knows how a step is run or where a timer is
+kept.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from msgspec import Struct
 
 
 class StepRequest(Struct, frozen=True):
-    """A step that workflow code awaits. `call` is handed through untouched."""
+    """A step that workflow code awaits. `call` is passed on unchanged."""
 
     position: str
     name: str
@@ -21,7 +22,7 @@ class StepRequest(Struct, frozen=True):
 
 
 class TimerRequest(Struct, frozen=True):
-    """A timer that outlived the activation that set it. `name` is "timer" for those of asyncio."""
+    """A timer that outlived the activation that set it. The `name` of asyncio's timers is "timer"."""
 
     position: str
     name: str
@@ -30,8 +31,11 @@ class TimerRequest(Struct, frozen=True):
 
 
 class Ask(Struct, frozen=True):
-    """Something else that workflow code awaits: an event or one of several things (wait), a child's result (child), a
-    child's id (start), the answer to a task (task). `what` is handed through untouched."""
+    """Anything else that workflow code awaits. `what` is passed on unchanged.
+
+    The `kind` says what it is: an event or one of several things (wait), a child's result (child), a child's id
+    (start), the answer to a task (task), the registration of a compensation (compensate).
+    """
 
     position: str
     kind: str
@@ -41,7 +45,7 @@ class Ask(Struct, frozen=True):
 
 
 class ChildCall(Struct, frozen=True):
-    """What a request for a child is about. `bond` is what ties it to its parent: awaited, started or detached."""
+    """The child that a request is about. `bond` is its tie to the parent: awaited, started or detached."""
 
     workflow: Any
     input: str
@@ -52,9 +56,12 @@ class ChildCall(Struct, frozen=True):
     digest: str = ""  # of its arguments
 
 
-class Post(Struct, frozen=True):
-    """What workflow code says: a value for a key, or an item for a stream; as JSON. It is not answered, and has no
-    position; `mark` is the completion number of the activation that said it, and its place in that."""
+class Output(Struct, frozen=True):
+    """A value that workflow code publishes under a key, or appends to a stream, as JSON.
+
+    An output is not answered, and has no position. `mark` is the completion number of the activation that made it, and
+    its number in that activation.
+    """
 
     name: str
     value: str
@@ -69,23 +76,24 @@ class Completed(Struct, frozen=True):
 
 
 class Continued(Struct, frozen=True):
-    """The workflow goes on as another call."""
+    """The workflow continues as another call."""
 
     workflow: Any
     input: str
 
 
 class Raised(Struct, frozen=True):
-    """The workflow raised: any BaseException, CancelledError, KeyboardInterrupt and SystemExit included."""
+    """The workflow raised an error: any BaseException, including CancelledError, KeyboardInterrupt and SystemExit."""
 
     error: BaseException
 
 
 class Commands(Struct):
-    """What one activation asks for, each in program order. With `end` all else but `outputs` is empty: the run asks for
-    nothing more. `only_steps` says that all else is empty, as it mostly is.
+    """The requests of one activation, each kind in program order.
 
-    Withdrawn positions are those of earlier activations: what was asked for and withdrawn in the same one never shows.
+    With `end`, the run asks for nothing more: everything else except `outputs` is empty. `only_steps` says that
+    everything except `steps` is empty, as it mostly is. Withdrawn positions are those of earlier activations: a request
+    that is made and withdrawn in the same activation does not appear.
     """
 
     steps: Sequence[StepRequest] = ()
@@ -95,7 +103,7 @@ class Commands(Struct):
     timers_dropped: Sequence[str] = ()
     asks: Sequence[Ask] = ()
     asks_withdrawn: Sequence[str] = ()
-    outputs: Sequence[Post] = ()
+    outputs: Sequence[Output] = ()
     end: Completed | Raised | Continued | None = None
 
 
@@ -103,7 +111,7 @@ Request = TypeVar("Request")
 
 
 class Outstanding(Generic[Request]):
-    """A live view of the requests that have not been answered, in the order of asking; `in` takes a position."""
+    """A live view of the requests that are not answered yet, in the order of asking. `in` takes a position."""
 
     __slots__ = ("_asked",)
 

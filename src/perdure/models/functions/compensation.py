@@ -1,4 +1,5 @@
-"""Undoing: what a workflow registers with `compensate` is done in reverse when it fails or is cancelled."""
+"""Compensations: the calls that a workflow registers with `compensate`. If the workflow fails or is cancelled, they are
+made in reverse order."""
 
 from __future__ import annotations
 
@@ -22,8 +23,10 @@ R = TypeVar("R")
 
 
 class Compensation(Struct, frozen=True):
-    """A step or a workflow to be called to undo something, with its arguments as they were. `rest` is workflow code
-    that is given the result, and is done before the next compensation begins: it may wait."""
+    """A step or a workflow that undoes something, with its arguments as they were when it was registered.
+
+    `rest` is workflow code that gets the result of the call. It may wait, and ends before the next compensation begins.
+    """
 
     target: Any
     args: tuple[Any, ...]
@@ -34,23 +37,24 @@ class Compensation(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """Its journal entry, for people: the call is made again from the code, not from here."""
+        """The value of its journal entry, for people to read: a rollback takes the call from the code instead."""
         return f'{{"call":{to_json(self.target.name).decode()},"input":{self.input}}}'
 
 
 @checked
 async def compensate(call: StepCall[Any] | RunCall[Any]) -> None:
-    """Have this done if the run fails or is cancelled: a step, or a workflow as a child. The last registered is done
-    first. What one of them raises ends the rollback, or not, as `@workflow(compensation=…)` says.
+    """Register a call to make if the run fails or is cancelled: a step, or a workflow as a child.
 
-    It is durable together with what came before it: register it right after what it undoes.
+    The last registered call is made first. If a call raises, the rollback ends or goes on, as
+    `@workflow(compensation=…)` says. The registration becomes durable together with what came before it: register a
+    compensation right after what it undoes.
     """
     await _register(call, None)
 
 
 async def compensate_and_wait(call: StepCall[R], rest: Callable[[R], Coroutine[Any, Any, None]]) -> None:
-    """As `compensate`, for what takes longer than a step may: the step asks for it, and `rest`, which is workflow code,
-    waits for it durably."""
+    """Register a compensation that takes longer than a step should: the step requests it, and `rest`, which is workflow
+    code, waits for it durably. Otherwise as `compensate`."""
     await _register(call, rest)
 
 
@@ -72,23 +76,24 @@ async def _register(
 
 
 def is_waiting(waits: Iterable[Wait], now: int) -> bool:
-    """Whether a run that rolls back waits for something, by what is stored of it: for a time, an event, a child or a
-    task, or for the next attempt of a step. Compensations are done one after the other, so nothing else goes on then.
+    """Return whether a run that rolls back waits for something, according to its stored waits.
 
-    The wait of a step's next attempt stays stored while that attempt is made, and so does what a step's heartbeats say.
+    It may wait for a timer, an event, a child, a task, or the next attempt of a step. Compensations are made one after
+    the other, so nothing else goes on meanwhile. The stored wait for a step's next attempt stays while that attempt
+    runs, and so do the stored details of a step's heartbeats: neither counts as waiting.
     """
     return any(wait.kind != "beat" and (wait.kind != "retry" or (wait.due_at or 0) > now) for wait in waits)
 
 
 async def roll_back(compensations: Sequence[Compensation], policy: str) -> None:
-    """Do them all, the last one first. Raises RollbackFailed if one of them failed."""
+    """Make all compensations, the last one first. Raises RollbackFailed if one of them failed."""
     failures: list[tuple[str, Exception]] = []
     for compensation in reversed(compensations):
         try:
             result = await compensation.target(*compensation.args, **compensation.kwargs)
             if compensation.rest is not None:
                 await compensation.rest(result)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the policy says what it means
+        except Exception as error:  # noqa: BLE001 - the policy decides what follows
             failures.append((compensation.target.name, error))
             if policy == "halt":
                 break

@@ -1,7 +1,7 @@
-"""How workflows and steps are defined: the decorators, and the typed calls they make.
+"""How workflows and steps are defined: the decorators, and the typed calls that decorated functions make.
 
-Calling a step or a workflow runs nothing: it gives a call, which is awaited, gathered, put into a task group, or (a
-workflow's) handed to `Engine.start`.
+Calling a step or a workflow runs nothing. It returns a call, which is awaited, gathered or put into a task group. The
+call of a workflow can also be passed to `Engine.start`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
+import itertools
 import types
 import warnings
 import weakref
@@ -34,17 +35,19 @@ Compensation = Literal["halt", "continue"]
 _NAME_MAX_CHARS = 500
 
 _WORKFLOWS: weakref.WeakSet[Workflow[Any, Any]] = weakref.WeakSet()
+_changes = itertools.count(1)
+_defined = 0  # See workflows_defined.
 
 
 class StepCall(Coroutine[Any, Any, R_co]):
-    """A step with its arguments, to be awaited once. Outside a workflow it runs as the plain function that it is."""
+    """A step with its arguments, to be awaited once. Outside a workflow it runs as a plain function."""
 
     __slots__ = ("_is_awaited", "_iterator", "args", "digest", "kwargs", "step")
 
     def __init__(
         self, step: Step[Any, R_co], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_awaited: bool = False
     ) -> None:
-        self._is_awaited = is_awaited  # or asked for in another way, or closed
+        self._is_awaited = is_awaited  # or requested in another way, or closed
         self._iterator: Generator[Any, Any, R_co] | None = None
         self.step = step
         self.args = args
@@ -71,13 +74,13 @@ class StepCall(Coroutine[Any, Any, R_co]):
         try:
             return self._iterator.send(value)
         except StopIteration:
-            self._iterator = None  # It refers back to here through the future: without the cycle both are freed now.
+            self._iterator = None  # It refers back to this call through the future. Breaking the cycle frees both now.
             raise
 
     def throw(self, *error: Any) -> Any:
         if self._iterator is None:
             self.close()
-            kind, value, *_ = (*error, None)  # Called with an exception, or with its type, itself and its traceback.
+            kind, value, *_ = (*error, None)  # Called with an exception, or with a type, an exception and a traceback.
             raise kind if value is None else value
         return self._iterator.throw(*error)
 
@@ -96,10 +99,11 @@ class StepCall(Coroutine[Any, Any, R_co]):
 
 @checked(error=InvalidDefinition, constructor=False)
 class Step(Generic[P, R]):
-    """A unit of side-effecting work. Its results and failures are journaled; it is tried again by its retry policy.
+    """A unit of work with side effects, which is retried and journaled.
 
-    `timeout` bounds each attempt, from when its body begins; `total_timeout` all of them with the pauses between, from
-    when the workflow asked; `heartbeat_timeout` the time in which an attempt sends no heartbeat.
+    Its retry policy says whether and when it is tried again. Its result or failure is journaled. `timeout` bounds each
+    attempt, from when its body begins. `total_timeout` bounds all attempts with the pauses between them, from when the
+    workflow asked for the step. `heartbeat_timeout` bounds the time between two heartbeats.
     """
 
     def __init__(
@@ -154,7 +158,7 @@ class Step(Generic[P, R]):
         process: bool | None = None,
         transactional: bool | None = None,
     ) -> Step[P, R]:
-        """The same step with other options for the calls made from it."""
+        """Return the same step with other options, for the calls made from it."""
         return Step(
             self.function,
             name=name or self.name,
@@ -168,7 +172,7 @@ class Step(Generic[P, R]):
         )
 
     async def plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        """Run the function as it is: no journal, no retry."""
+        """Run the function as it is, without journal and retries."""
         if self.is_async:
             awaited: R = await self.function(*args, **kwargs)
             return awaited
@@ -180,8 +184,11 @@ class Step(Generic[P, R]):
 
 
 class RunCall(Coroutine[Any, Any, R_co]):
-    """A workflow with its arguments, to be started once: by an engine, or by a workflow that starts or awaits it as its
-    child. Awaited anywhere else it runs as a plain coroutine."""
+    """A workflow with its arguments, to be started once.
+
+    An engine starts it, or a workflow starts or awaits it as a child. Awaited anywhere else, it runs as a plain
+    coroutine.
+    """
 
     __slots__ = ("_iterator", "args", "kwargs", "workflow")
 
@@ -192,11 +199,11 @@ class RunCall(Coroutine[Any, Any, R_co]):
         self.kwargs = kwargs
 
     def input(self) -> str:
-        """The arguments as JSON. Raises InvalidArguments, UnstorableValue."""
+        """Return the arguments as JSON. Raises InvalidArguments, UnstorableValue."""
         return self.workflow.signature.write(self.args, self.kwargs, PAYLOAD_MAX_BYTES)
 
     def digest_for(self, loop: WorkflowLoop) -> str:
-        """The arguments in short, if the loop's run keeps that."""
+        """Return the digest of the arguments if the loop's run keeps digests; otherwise ""."""
         return digest_of(self.workflow.signature, self.args, self.kwargs) if loop.has_digests else ""
 
     def __await__(self) -> Generator[Any, Any, R_co]:
@@ -225,7 +232,7 @@ class RunCall(Coroutine[Any, Any, R_co]):
 
 
 class Workflow(Generic[P, R]):
-    """A durable function: deterministic code between steps, which goes on after any crash where it was."""
+    """A durable function: deterministic code between steps. After a crash it goes on where it was."""
 
     model = "function"
 
@@ -240,13 +247,14 @@ class Workflow(Generic[P, R]):
     ) -> None:
         self.function = function
         self.name = _checked_name(name, "workflow")
-        self.version = version
+        self.version = _checked_version(version, name)
         self.compensation = compensation
         self.signature = signature
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.__wrapped__ = function
         _WORKFLOWS.add(self)
+        _note_change()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> RunCall[R]:
         self.signature.check(args, kwargs)
@@ -254,12 +262,12 @@ class Workflow(Generic[P, R]):
 
     @cached_property
     def outline(self) -> Outline | None:
-        """Its definition, if it is data: a run that began with another one does not go on with it."""
+        """The definition, if the workflow is data: a run that began with another definition does not go on with it."""
         return None
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of its code. Taken when first asked for: what it calls may be defined further down in the module."""
+        """A hash of the code. Taken when it is first needed: functions that it calls may be defined further down."""
         return _fingerprint(self.function)
 
     @property
@@ -272,22 +280,33 @@ class Workflow(Generic[P, R]):
 
 
 class Stub(Workflow[P, R]):
-    """A workflow whose code is elsewhere: its name, its version, and what it takes and gives."""
+    """A workflow whose code is in another service: only its name, its version, its parameters and its result type."""
 
-    model = ""  # Whoever has the code knows.
+    model = ""  # Only a process that has the code knows the model.
 
     def __init__(self, function: Callable[P, Coroutine[Any, Any, R]], **options: Any) -> None:
         super().__init__(function, **options)
         forget(self)
 
 
+def _note_change() -> None:
+    global _defined  # noqa: PLW0603 - a workflow is defined before any engine exists that could hold this
+    _defined = next(_changes)
+
+
 def forget(workflow: Workflow[Any, Any]) -> None:
-    """Have no engine take it that was not given it."""
+    """Remove a workflow from those that every engine has. An engine that is given it explicitly still has it."""
     _WORKFLOWS.discard(workflow)
+    _note_change()
+
+
+def workflows_defined() -> tuple[int, int]:
+    """Return a value that changes whenever a workflow is defined or forgotten."""
+    return _defined, len(_WORKFLOWS)
 
 
 def decorated_workflows() -> list[Workflow[Any, Any]]:
-    """All workflows that were defined and still exist."""
+    """Return all workflows that were defined and still exist."""
     return sorted(_WORKFLOWS, key=lambda workflow: (workflow.name, workflow.where))
 
 
@@ -334,17 +353,17 @@ def step(
     process: bool = False,
     transactional: bool = False,
 ) -> Any:
-    """Make a function a step: async ones run on the process's loop, sync ones in a thread.
+    """Make a function a step. Async functions run on the process's event loop, plain functions in a thread.
 
-    With `process=True` a sync function runs in a worker process instead, which imports its module anew, and is killed
-    when the step is cancelled or takes too long: for work that keeps the processor busy, or that may crash. Arguments
-    and result cross as JSON.
+    With `process=True` a plain function runs in a worker process instead: for work that keeps the processor busy, or
+    that may crash. The process imports the function's module anew, and is killed when the step is cancelled or takes
+    too long. Arguments and result are passed as JSON.
 
-    With `transactional=True` what it writes through `current_step().connection` to tables of yours, in the store's own
-    database, is committed together with its result: exactly once, whatever crashes. It is a plain function on SQLite,
-    an async one on Postgres.
+    With `transactional=True` the step can write to your own tables in the store's database, through
+    `current_step().connection`. These writes are committed together with the step's result: exactly once, whatever
+    crashes. The function is a plain function on SQLite, an async function on Postgres.
 
-    Without a retry policy a step is tried three times in all; `Retry.never()` tries it once.
+    Without a retry policy a step is tried three times in all. `Retry.never()` tries it once.
     """
 
     def decorate(function: Callable[..., Any], depth: int = 1) -> Step[Any, Any]:
@@ -382,8 +401,8 @@ def workflow(
 ) -> Any:
     """Make an async function a durable workflow. Its name is its `__qualname__` unless given.
 
-    `compensation` says what follows when something registered with `compensate` fails itself: "halt" stops there,
-    "continue" goes on with the rest; either way the run ends as rollback_failed.
+    `compensation` says what follows when a call registered with `compensate` fails: "halt" stops the rollback there,
+    "continue" goes on with the remaining calls. Either way the run ends as rollback_failed.
     """
     if compensation not in ("halt", "continue"):
         raise InvalidDefinition(f'compensation is "halt" or "continue", not {compensation!r}')
@@ -405,8 +424,11 @@ def stub(function: Callable[P, Coroutine[Any, Any, R]], /) -> Stub[P, R]: ...
 def stub(*, name: str | None = None, version: str = "") -> _StubDecorator: ...
 @checked(error=InvalidDefinition, own=("function",))
 def stub(function: Callable[..., Any] | None = None, /, *, name: str | None = None, version: str = "") -> Any:
-    """Declare a workflow whose code is in another service; what stands in the body does not matter. Calls of it are
-    typed and checked, and can be started, or awaited as children: an engine that has the code runs them."""
+    """Declare a workflow whose code is in another service. The body of the function does not matter.
+
+    Calls of the stub are typed and checked. They can be started, or awaited as children: an engine that has the code
+    runs them.
+    """
 
     def decorate(function: Callable[..., Any], depth: int = 1) -> Stub[Any, Any]:
         _check_function(function, "stub")
@@ -433,7 +455,8 @@ def _check_function(function: Any, what: str) -> None:
 
 
 def _check_for_process(function: Callable[..., Any], name: str) -> None:
-    """A worker process finds the function again by its module and name, and has no event loop."""
+    """Check that a worker process can run the function. It finds the function by its module and name, and has no event
+    loop. Raises InvalidDefinition."""
     if inspect.iscoroutinefunction(function):
         raise InvalidDefinition(
             f"step {name!r} is async, and process=True is for plain functions: make it a `def`, or leave process out"
@@ -446,12 +469,25 @@ def _check_for_process(function: Callable[..., Any], name: str) -> None:
 
 
 def _checked_name(name: Any, what: str) -> str:
-    """A name is a key in every store, for as long as there are runs that have it in their journals."""
+    """Return the name if it can be stored. Raises InvalidDefinition.
+
+    A name is a key in every store, as long as there are runs that have it in their journals.
+    """
     if not isinstance(name, str) or not 0 < len(name) <= _NAME_MAX_CHARS:
         raise InvalidDefinition(f"a {what}'s name is a text of 1 to {_NAME_MAX_CHARS} characters, not {name!r:.80}")
     if UNSTORABLE_TEXT.search(name) is not None:
         raise InvalidDefinition(f"a {what}'s name cannot contain NUL or lone surrogates: {name!r:.80}")
     return name
+
+
+def _checked_version(version: Any, name: str) -> str:
+    """A version is a key too; the empty one is that of workflows which have none."""
+    if not isinstance(version, str) or len(version) > _NAME_MAX_CHARS or UNSTORABLE_TEXT.search(version) is not None:
+        raise InvalidDefinition(
+            f"the version of workflow {name!r} is a text of up to {_NAME_MAX_CHARS} characters without NUL and lone "
+            f"surrogates, not {version!r:.80}"
+        )
+    return version
 
 
 def _seconds(duration: Duration | None, what: str, name: str) -> float | None:
@@ -461,7 +497,7 @@ def _seconds(duration: Duration | None, what: str, name: str) -> float | None:
 
 
 def _fingerprint(function: Callable[..., Any]) -> str:
-    """A hash of the function's code and of that of its own package's functions which it names, however deep."""
+    """Return a hash of the function's code, and of the functions of the same package that it names, at any depth."""
     digest = hashlib.sha256()
     package = (function.__module__ or "").partition(".")[0]
     seen: set[int] = set()
@@ -493,10 +529,10 @@ def _fingerprint(function: Callable[..., Any]) -> str:
 def _content(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # Nothing was assigned to the name yet.
+    except ValueError:  # No value was assigned to the name yet.
         return None
 
 
 def _stable(const: object) -> object:
-    """A constant whose repr is the same in every process: sets of texts are iterated in another order in each."""
+    """Return a constant whose repr is the same in every process. The order of a set of texts differs between them."""
     return sorted(map(repr, const)) if isinstance(const, frozenset) else const

@@ -1,4 +1,4 @@
-"""Events: typed ones, which are msgspec structs with options, and plain named values."""
+"""Events: typed events, which are msgspec structs with options, and plain named values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Fallback = Literal["discard", "broadcast", "dead_letter"]
 
 
 class EventOptions(Struct, frozen=True, kw_only=True):
-    """How events of one name are kept and handed out."""
+    """How events of one name are kept and delivered."""
 
     name: str
     expire_after: timedelta | None = None
@@ -58,14 +58,14 @@ _KINDS: Final[dict[str, weakref.WeakSet[type]]] = {}
 
 
 def _remember(name: str, kind: type) -> None:
-    """Have events that are sent by name alone checked against the class. One defined inside a function is not meant for
-    others."""
+    """Remember an event class, so that events sent by name alone are checked against it. A class defined inside a
+    function is not remembered, since it is not meant for other code."""
     if "<locals>" not in kind.__qualname__:
         _KINDS.setdefault(name, weakref.WeakSet()).add(kind)
 
 
 class _EventMeta(StructMeta):
-    """Takes the options of an event in its class statement, and leaves the others to msgspec."""
+    """Takes the options of an event from its class statement, and passes the other options to msgspec."""
 
     def __new__(
         mcls,
@@ -89,7 +89,7 @@ class _EventMeta(StructMeta):
             "on_target_terminated": on_target_terminated,
         }
         called = checked_name(cls.__qualname__.rpartition(".")[2] if event_name is None else event_name)
-        # What is not said here is as the nearest base has it; a name is never inherited.
+        # Options that are not given are inherited from the nearest base. A name is never inherited.
         inherited: EventOptions = getattr(cls, OPTIONS, None) or EventOptions(name=called)
         if expire_after is not UNSET and expire_after is not None:
             what = f"event {cls.__qualname__!r}: expire_after"
@@ -108,23 +108,28 @@ class Event(Struct, metaclass=_EventMeta):
         class Paid(Event, event_name="payments.paid", expire_after=timedelta(days=7)):
             amount: int
 
-    Options: `event_name` (the class's own name unless given), `expire_after` (after that it is never delivered),
-    `consume_on_read` (True: exactly one waiter gets it; False: all who wait, and later ones by `delivery`, until it
-    expires), `delivery` (of those kept: "after_wait" only what is sent once the run waits, "after_create" what is sent
-    once the run exists, "all"), `on_target_terminated` (a run ends before it reads it: "discard", "broadcast",
-    "dead_letter"). A subclass has the options of its base, except for the name, unless it gives others.
+    Options:
+    - `event_name`: the class's own name unless given.
+    - `expire_after`: after this time the event is never delivered.
+    - `consume_on_read`: if True, exactly one waiting run gets the event. If False, all runs that wait get it, and later
+      ones as `delivery` says, until it expires.
+    - `delivery`, for events that are not consumed: "after_wait" delivers what is sent once the run waits,
+      "after_create" what is sent once the run exists, "all" every event.
+    - `on_target_terminated`, if a run ends before it reads the event: "discard", "broadcast" or "dead_letter".
+
+    A subclass has the options of its base, except for the name, unless it gives others.
     """
 
 
 class NamedEvent(Struct, frozen=True):
-    """An event that is known by its name alone; its value is whatever JSON can hold."""
+    """An event that is known by its name alone. Its value is any JSON value."""
 
     name: str
     value: Any = None
 
 
 def options_of(event: Event | NamedEvent | type[Event]) -> EventOptions:
-    """Raises InvalidArguments unless this is an event."""
+    """Return the options of an event or an event class. Raises InvalidArguments if it is neither."""
     if isinstance(event, NamedEvent):
         return EventOptions(name=checked_name(event.name))
     options = getattr(event, OPTIONS, None)
@@ -139,8 +144,10 @@ def _reader_of(kind: type[Event]) -> Reader:
 
 
 def read_event(kind: type[Event], text: str, name: str) -> Event:
-    """The event that a JSON text stands for. One that was sent by its name alone has no value, and is read as one
-    without fields. Raises UnstorableValue if the text does not fit the class."""
+    """Return the event that a JSON text stands for. Raises UnstorableValue if the text does not fit the class.
+
+    An event that was sent by its name alone has no value. It is read as an event without fields.
+    """
     event: Event = _reader_of(kind).read("{}" if text == "null" else text, f"the event {name!r}")
     return event
 
@@ -155,8 +162,8 @@ def value_of(event: Event | NamedEvent) -> Any:
 
 
 def fields_of(value: Any) -> dict[str, str]:
-    """Those parts of an event's JSON value that waits can choose by: texts that are not long, numbers, true, false and
-    null at its top, each as JSON."""
+    """Return the fields of an event's JSON value that a wait can filter by, each as JSON: short texts, numbers, true,
+    false and null at the top level."""
     if not isinstance(value, dict):
         return {}
     found: dict[str, str] = {}
@@ -171,7 +178,8 @@ def fields_of(value: Any) -> dict[str, str]:
 
 
 def check_value(event: Event | NamedEvent, text: str) -> None:
-    """Raise InvalidArguments unless the event's JSON text is what its class, or one known here by its name, reads."""
+    """Check that the event's class, or a class known here by its name, can read its JSON text. Raises
+    InvalidArguments."""
     if isinstance(event, NamedEvent):
         check_text(event.name, text)
     else:
@@ -179,7 +187,8 @@ def check_value(event: Event | NamedEvent, text: str) -> None:
 
 
 def check_text(name: str, text: str) -> None:
-    """As check_value, of an event of which only the name is known. Raises nothing if no class here has it."""
+    """Check an event of which only the name is known, as `check_value` does. Accepts any text if no class here has the
+    name."""
     kinds = [kind for kind in _KINDS.get(name, ()) if kind is not Event]
     if kinds:
         _check_readable(kinds, name, text)
@@ -198,7 +207,8 @@ def _check_readable(kinds: Sequence[type[Event]], name: str, text: str) -> None:
 
 
 def where_of(where: Mapping[str, Any] | None, what: str) -> tuple[tuple[str, str], ...]:
-    """What fields must be, sorted by name. Raises InvalidArguments for what no field can be."""
+    """Return the filter of a wait: the required value of each field as JSON, sorted by name. Raises InvalidArguments
+    for a value that no field can have."""
     if not where:
         return ()
     plain = msgspec.to_builtins(dict(where), enc_hook=str)
@@ -212,7 +222,7 @@ def where_of(where: Mapping[str, Any] | None, what: str) -> tuple[tuple[str, str
 
 
 def _is_storable(part: Any) -> bool:
-    """Whether a part of an event can be this: no event has NaN, infinity or a lone surrogate."""
+    """Return whether a field of an event can have this value: no event has NaN, infinity or a lone surrogate."""
     if isinstance(part, float):
         return math.isfinite(part)
     return not isinstance(part, str) or part.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in part)

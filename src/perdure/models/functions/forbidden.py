@@ -1,10 +1,11 @@
-"""Catching what workflow code must not do: real I/O, threads, other loops' futures. The error says to use a step.
+"""What workflow code must not do: real I/O, threads, futures of other loops. The error says to use a step.
 
-Three nets. The loop refuses every method of an asyncio loop that needs the outside. An audit hook refuses the calls
-that Python announces, while a workflow's loop is activating in that very thread; what an import or a log handler does
-is left alone, as is reading files. Last, asyncio's errors about futures of another loop are translated. What none of
-them can see: traffic on a connection opened elsewhere, `from time import sleep` from before the first activation
-(until Python 3.13 announces it), and work done in C without an audit event.
+There are three checks. The loop refuses every method of an asyncio loop that needs the outside. An audit hook refuses
+calls for which Python raises an audit event, while a workflow's loop is activating in the same thread; it allows what
+imports and log handlers do, and reading files. Last, asyncio's errors about futures of another loop are translated.
+
+The checks do not see: traffic on a connection that was opened elsewhere, `from time import sleep` from before the first
+activation (until Python 3.13, which has an audit event for it), and work in C without an audit event.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ _AUDITED: Final = {
     "subprocess.Popen": "subprocess",
     "time.sleep": "time.sleep",
 }
-# Imports write byte code and run modules, log handlers open files and sockets: the workflow computes the same.
+# Imports write byte code and run modules, and log handlers open files and sockets. The workflow's result is the same.
 _EXEMPT: Final = {"importlib._bootstrap", "importlib._bootstrap_external", "_frozen_importlib", "logging"}
-# What asyncio says of something that belongs to another loop: how the message begins, what stands before the thing's
-# own text, and how it ends. Looked for at fixed places, since messages of others may be long.
+# asyncio's messages about an object of another loop: how the message begins, what stands before the object's own text,
+# and how it ends. They are matched at fixed places, since other messages may be long.
 _OTHER_LOOP: Final = (
     ("Task ", " got Future ", " attached to a different loop"),
     ("", "", " is bound to a different event loop"),
@@ -56,16 +57,16 @@ _OTHER_LOOP: Final = (
     ("The future belongs to a different loop", None, ""),
 )
 _AWAITED_MAX_CHARS: Final = 500
-# Beyond the loop's own frames is the process, which may itself be running under an import.
+# The frames outside the loop's own are those of the process, which may itself run inside an import.
 _BOUNDARY: Final = "perdure.models.functions.loop"
 
 
 class ForbiddingLoop(asyncio.AbstractEventLoop):
-    """An event loop all of whose methods refuse. Subclasses say which ones work, so that new ones are refused too."""
+    """An event loop whose methods all refuse. Subclasses define those that work, so new methods are refused too."""
 
 
 def forbidden(what: str) -> ForbiddenInWorkflow:
-    """The error for `what`, in the words used everywhere."""
+    """Return the error for `what`, in the same words everywhere."""
     return ForbiddenInWorkflow(
         f"{what} does not work in a workflow function, which must do the same again when it is replayed: "
         "put this into a step (a function with @step), whose result is kept",
@@ -87,9 +88,9 @@ for _name, _method in list(vars(asyncio.AbstractEventLoop).items()):
 
 
 def foreign_await(error: BaseException) -> ForbiddenInWorkflow | None:
-    """ForbiddenInWorkflow for asyncio's complaint about something of another loop; None for any other error."""
+    """Return ForbiddenInWorkflow for asyncio's error about an object of another loop; None for any other error."""
     if (type(error) is not RuntimeError and type(error) is not ValueError) or is_marked(error):
-        return None  # What a step raised is the step's matter, whatever it says.
+        return None  # An error that a step raised stays as it is.
     message = str(error)
     found = next((one for one in _OTHER_LOOP if message.startswith(one[0]) and message.endswith(one[2])), None)
     if found is None:
@@ -106,13 +107,13 @@ def foreign_await(error: BaseException) -> ForbiddenInWorkflow | None:
 
 
 def in_workflow() -> bool:
-    """Whether this very thread is inside an activation."""
+    """Return whether this thread is inside an activation."""
     return isinstance(asyncio._get_running_loop(), ForbiddingLoop)
 
 
 @functools.cache
 def install() -> None:
-    """Set the audit hook, once; it costs the rest of the process a dictionary lookup per audited call."""
+    """Install the audit hook, once. It costs the rest of the process a dictionary lookup for each audited call."""
     sys.addaudithook(_audit)
     if sys.version_info < (3, 13):
         time.sleep = _guarded(time.sleep, "time.sleep")
@@ -135,7 +136,7 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _guarded(function: Callable[..., Any], event: str) -> Callable[..., Any]:
-    """`function`, announced as `event`, for Pythons that do not do so themselves."""
+    """Return a function that raises `event` for the audit hook first, for Python versions that do not do that."""
 
     @functools.wraps(function)
     def announced(*args: Any, **options: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Async generators of workflow code, whose clean-up must not be scheduled on the process's loop.
+"""Async generators of workflow code. Their clean-up must not be scheduled on the process's loop.
 
-Python has one pair of hooks per thread, and setting it is slow, since that raises audit events. So the pair of the
-process's loop is wrapped once, and afterwards the running loop tells what is a workflow's; the rest goes on to the
-process's own hooks. That loop puts back what it found when it stops; where none is running, the caller of `wrap_hooks`
-does.
+Python has one pair of hooks for async generators in each thread. Setting them is slow, since that raises audit events.
+So the hooks of the process's loop are wrapped once. Afterwards the running loop says which generators belong to a
+workflow; the others are passed to the process's own hooks. The process's loop restores the hooks that it found when it
+stops. If no loop is running, the caller of `wrap_hooks` restores them.
 """
 
 from __future__ import annotations
@@ -20,34 +20,36 @@ from perdure.models.functions.teardown import close_generator
 Generator = AsyncGenerator[Any, Any]
 Hook = Callable[[Generator], None]
 
-# By address: a weak key is gone before the finalizer is called. The next generator at the address enters it anew.
+# By address, since a weak key is gone before the finalizer is called. The next generator at an address replaces the
+# entry.
 _owners: Final[dict[int, GeneratorLoop]] = {}
 
 
 class GeneratorLoop(ReportingLoop):
-    """Keeps sight of the async generators that its workflow has started."""
+    """Keeps track of the async generators that its workflow has started."""
 
     __slots__ = ("_generators", "_orphans", "_refusal")
 
     def __init__(self, run_id: str) -> None:
         super().__init__(run_id)
-        self._refusal: str | None = None  # Why nothing can be asked for just now.
+        self._refusal: str | None = None  # Why the workflow can make no requests now; None if it can.
         self._generators: dict[int, weakref.ref[Generator]] | None = None
         self._orphans: list[Generator] | None = None
 
     def generator_started(self, generator: Generator) -> None:
         if self._generators is None:
             self._generators = {}
-        elif len(self._generators) & (len(self._generators) - 1) == 0:  # At powers of two: who uses many keeps few.
+        elif len(self._generators) & (len(self._generators) - 1) == 0:  # Tidy up only at powers of two.
             for address in [address for address, ref in self._generators.items() if ref() is None]:
                 del self._generators[address], _owners[address]
         self._generators[id(generator)] = weakref.ref(generator)
         _owners[id(generator)] = self
 
     def generator_dropped(self, generator: Generator) -> None:
-        """Instead of scheduling a task for the clean-up, as asyncio does, run it here, if here is where it was dropped.
+        """Run the clean-up of a generator that was dropped in an activation. (asyncio would schedule a task for it.)
 
-        When the garbage collector finds it later, at a moment that no replay would hit again, it waits for the end.
+        If the garbage collector finds the generator later, at a moment that no replay would repeat, the clean-up waits
+        until the loop is closed.
         """
         if not self.is_running():
             self._orphans = [*(self._orphans or ()), generator]
@@ -60,7 +62,7 @@ class GeneratorLoop(ReportingLoop):
             self._refusal = refusal
 
     def close_generators(self) -> None:
-        """Run the clean-up of all that are still suspended, in the order in which they were started."""
+        """Run the clean-up of all generators that are still suspended, in the order in which they were started."""
         generators = self._orphans or []
         for address, ref in (self._generators or {}).items():
             _owners.pop(address, None)
@@ -103,7 +105,8 @@ class DropHook:
 
 
 def wrap_hooks() -> Any:
-    """Make sure that this thread's hooks tell workflows apart. Returns those that were wrapped, or None if they did."""
+    """Make sure that this thread's hooks know the generators of workflows. Returns the hooks that were wrapped; None if
+    that was done before."""
     hooks = sys.get_asyncgen_hooks()
     if type(hooks[0]) is StartHook:
         return None

@@ -1,4 +1,4 @@
-"""Whether two starts with one id are the same: the same workflow with the same arguments."""
+"""Identity of starts: two starts with one id are the same if they have the same workflow and the same arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.values.json import Signature
 
 
 class Existing(Protocol):
-    """A run that has an id already."""
+    """The run that exists under an id."""
 
     @property
     def id(self) -> str: ...
@@ -34,9 +34,11 @@ class Known(Protocol):
 
 
 def identity(workflow: str, input: str, known: Known | None = None) -> str:
-    """What a start asks for, in short. `input` is JSON. Equal values have one identity: the order of keys and of sets
-    does not matter, nor whether a whole number was written as a float, in which zone a time was, or whether a default
-    was given or left out."""
+    """Return a short text that identifies what a start asks for. `input` is JSON.
+
+    Equal values have one identity. These differences do not matter: the order of keys and of sets, a whole number that
+    was written as a float, the time zone of a time, and a default that was given or left out.
+    """
     given = _arguments(input, known)
     if known is not None and given is not None:
         try:
@@ -47,7 +49,7 @@ def identity(workflow: str, input: str, known: Known | None = None) -> str:
 
 
 def _arguments(input: str, known: Known | None) -> dict[str, Any] | None:
-    """The arguments by name, None if the code is not here or does not take them any more."""
+    """Return the arguments by name; None if this process does not have the code, or the code no longer takes them."""
     if known is None:
         return None
     try:
@@ -58,7 +60,8 @@ def _arguments(input: str, known: Known | None) -> dict[str, Any] | None:
 
 
 def _identities(workflow: str, input: str, known: Known | None) -> set[str]:
-    """All that a start may be known by: also as earlier versions wrote it, and as an engine without the code does."""
+    """Return all identities of a start, including those that earlier versions wrote, and that an engine without the
+    code writes."""
     written = hashlib.sha256(msgspec.json.encode(msgspec.json.decode(input), order="sorted")).hexdigest()[:32]
     found = {f"{workflow} {written}", identity(workflow, input), identity(workflow, input, known)}
     if (given := _arguments(input, known)) is not None:
@@ -67,9 +70,9 @@ def _identities(workflow: str, input: str, known: Known | None) -> set[str]:
 
 
 def check_same(run: Existing, stored: str, workflow: str, input: str, known: Known | None = None) -> None:
-    """An id was used before: fine, if it was for the same thing. Raises RunExists.
+    """Check that an id that was used before was used for the same start. Raises RunExists.
 
-    `stored` is the run's input now; one that continued as something else remembers what it was started as.
+    `stored` is the run's input now. A run that continued as another call remembers, in `origin`, how it was started.
     """
     origin = without_life(run.origin)
     before = {origin} if origin else _identities(run.workflow, stored, known)

@@ -1,11 +1,12 @@
-"""Reading what runs have done from the store, many at once: after a restart, events come for a great many of them."""
+"""The journal reader: it reads the journals of many runs at once, since after a restart events come for many runs."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from perdure.coordinator.timers import Timers
 from perdure.errors import RunNotFound, StoreError
 from perdure.kernel.records import DEFINITION, Entry
 from perdure.ports import Journal, Store
@@ -15,19 +16,19 @@ _SERVED_PER_TURN = 32
 
 
 class Loader:
-    """Whoever asks while the store is being read is served by the next read, with all others who did.
+    """Reads journals in groups: the requests that come during one read are served together by the next one.
 
-    `served` is called after each read.
+    After each read more timers may fire.
     """
 
-    def __init__(self, store: Store, served: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, store: Store, timers: Timers | None = None) -> None:
         self._store = store
-        self._served = served
+        self._timers = timers
         self._asked: deque[tuple[str, asyncio.Future[Journal]]] = deque()
         self._reading: asyncio.Task[None] | None = None
 
     def load(self, run_id: str) -> asyncio.Future[Journal]:
-        """What a run has done. Raises, when awaited, StoreError, RunNotFound, InvariantViolated."""
+        """Return a future for a run's journal. It raises StoreError, RunNotFound, InvariantViolated."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Journal] = loop.create_future()
         self._asked.append((run_id, future))
@@ -36,7 +37,7 @@ class Loader:
         return future
 
     def close(self) -> None:
-        """Read nothing more; who waits is cancelled by whoever made it wait."""
+        """Read nothing more. The callers cancel the futures that they were given."""
         if self._reading is not None:
             self._reading.cancel()
 
@@ -45,7 +46,8 @@ class Loader:
             while self._asked:
                 group = [self._asked.popleft() for _ in range(min(_AT_ONCE, len(self._asked)))]
                 await self._serve([(run_id, future) for run_id, future in group if not future.done()])
-                self._served()
+                if self._timers is not None:
+                    self._timers.go_on()
         finally:
             self._reading = None
 
@@ -53,13 +55,13 @@ class Loader:
         ids = [run_id for run_id, _ in group]
         try:
             journals = await self._store.journals(ids)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to who asked
+        except Exception as error:  # noqa: BLE001 - the callers get it from their futures
             if len(group) == 1 or isinstance(error, StoreError):
                 for _, future in group:
                     if not future.done():
                         future.set_exception(error)
             else:
-                for one in group:  # What is wrong with one of them must not concern the others.
+                for one in group:  # A failure for one run must not affect the others.
                     await self._serve([one])
             return
         for number, (run_id, future) in enumerate(group, 1):
@@ -70,13 +72,13 @@ class Loader:
             else:
                 future.set_exception(RunNotFound(run_id))
             if number % _SERVED_PER_TURN == 0:
-                await asyncio.sleep(0)  # Each is replayed now.
+                await asyncio.sleep(0)  # Let the runs that were served be replayed.
 
 
 __all__ = ["Loader"]
 
 
 def missing_entry(entries: Sequence[Entry]) -> int | None:
-    """Return the completion number of an entry that is gone though later ones are there; None if all are there."""
+    """Return the completion number of the first entry that is missing before a later one; None if none is missing."""
     numbers = [entry.seq for entry in entries if entry.kind != DEFINITION]
     return next((wanted for wanted, seq in enumerate(numbers, start=1) if seq != wanted), None)

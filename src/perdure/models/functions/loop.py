@@ -1,8 +1,8 @@
 """The deterministic event loop of one run of a workflow function, sans-IO: one completion in, commands out.
 
 An activation hands over exactly one completion (the start, a step's result, a due timer), runs the ready queue until
-it is empty and returns what the workflow now asks for. Time stands still in it. The same completions in the same order
-give the same commands, live and in replay; nothing here knows which of the two it is, nor of stores, JSON or
+it is empty, and returns what the workflow now asks for. Time stands still meanwhile. The same completions in the same
+order give the same commands, live and in replay. Nothing here knows which of the two it is, nor about stores, JSON or
 decorators.
 """
 
@@ -55,6 +55,7 @@ __all__ = [
 
 CLOSING_CALLBACKS_MAX: Final = 10_000
 CLOSING_CALLBACKS_AT_ONCE: Final = 512  # in one turn of the event loop
+BEGINNING_CALLBACKS_AT_ONCE: Final = 256
 _OVER: Final = object()
 
 
@@ -66,7 +67,7 @@ class Livelock(PerdureError):
 
 
 class _Here(threading.local):
-    """The workflow's loop that asyncio has as the running one. Before Python 3.12, to ask it takes a system call."""
+    """The workflow's loop that is asyncio's running loop. Before Python 3.12, asking asyncio takes a system call."""
 
     loop: WorkflowLoop | None = None
 
@@ -75,7 +76,7 @@ here: Final = _Here()
 
 
 def running_loop() -> WorkflowLoop | None:
-    """The workflow's loop that is now activating in this thread."""
+    """Return the workflow's loop that is now activating in this thread; None if there is none."""
     return here.loop
 
 
@@ -85,33 +86,80 @@ class WorkflowLoop(AskingLoop):
     They raise Livelock and engine bugs, nothing else: whatever workflow code raises ends up in `Commands.end`.
     """
 
-    __slots__ = ("_branch", "_callbacks_max", "_context", "_fatal", "_main", "_outer", "_ready", "_tasks")
+    __slots__ = ("_branch", "_callbacks_max", "_context", "_fatal", "_main", "_outer", "_tasks")
 
     def __init__(self, *, run_id: str, callbacks_max: int = 100_000, branch: str = "") -> None:
         super().__init__(run_id)
         self._branch = branch
         self._callbacks_max = callbacks_max
-        self._outer: asyncio.AbstractEventLoop | None = None  # whose callbacks the activations are
-        # A context of its own: what the process has in its context variables just now, a replay would not find again.
+        self._outer: asyncio.AbstractEventLoop | None = None  # the loop whose callbacks run the activations
+        # An empty context: a replay would not find the same values in the process's context variables again.
         self._context = Context()
         self._main: WorkflowTask | None = None
-        self._tasks: dict[int, WorkflowTask] = {}  # The unfinished ones but for the main one, in the order of creation.
-        self._ready: deque[asyncio.Handle] | None = None  # Only during an activation: an empty deque takes 600 bytes.
+        self._tasks: dict[int, WorkflowTask] = {}  # Unfinished tasks without the main one, in order of creation.
         self._fatal: BaseException | Continued | None = None
 
     def begin(self, coroutine_function: Callable[[], Coroutine[Any, Any, Any]], at: int) -> Commands:
-        """The first activation: make the main task and run until it waits for something.
+        """Do the first activation: make the main task, and run until it waits for something.
 
-        All others come from callbacks of the same loop, or, like this one, from none.
+        All later activations must come from callbacks of the same loop; if this one comes from none, so must they.
+        """
+        commands = self.begin_some(coroutine_function, at)
+        return at_once(self.begin_on()) if commands is None else commands
+
+    def begin_some(self, coroutine_function: Callable[[], Coroutine[Any, Any, Any]], at: int) -> Commands | None:
+        """Do the first activation, as `begin` does, but run at most BEGINNING_CALLBACKS_AT_ONCE callbacks.
+
+        Returns None if that is not enough. Then `begin_on` does the rest.
         """
         if self._main is not None:
             raise InvariantViolated(f"run {self.run_id}: its loop has begun before", run_id=self.run_id)
         forbidden.install()
         self._outer = _get_running_loop()
-        return self._activate(at, self._start, coroutine_function)
+        self.at = at
+        self._fresh = self._number
+        self._ready = deque()
+        self._run_some(coroutine_function)
+        return None if self._ready and not self._is_over else self._activated()
+
+    def begin_on(self) -> Pieces[Commands]:
+        """Do what `begin_some` has left, in pieces: code may make ten thousand tasks at once.
+
+        Between two pieces nothing may be handed to the run. If the run is closed there, this ends, and its commands
+        mean nothing.
+        """
+        left = self._callbacks_max - BEGINNING_CALLBACKS_AT_ONCE
+        while self._ready and not self._is_over and not self.closed:
+            if left <= 0:
+                raise self._livelock()
+            yield
+            left -= BEGINNING_CALLBACKS_AT_ONCE
+            self._run_some(None)
+        return self._activated()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._fatal is not None or self._main is None or self._main.done()
+
+    def _run_some(self, coroutine_function: Callable[[], Coroutine[Any, Any, Any]] | None) -> None:
+        """Run callbacks on this loop. Makes the main task first if a function for it is given."""
+        if here.loop is not None or self.closed:
+            raise InvariantViolated(f"run {self.run_id} was activated inside another's activation", run_id=self.run_id)
+        wrapped = None if type(get_asyncgen_hooks()[0]) is StartHook else wrap_hooks()
+        _set_running_loop(self)
+        here.loop = self
+        try:
+            if coroutine_function is not None:
+                self._start(coroutine_function)
+            self._drain(min(BEGINNING_CALLBACKS_AT_ONCE, self._callbacks_max), is_part=True)
+        finally:
+            here.loop = None
+            _set_running_loop(self._outer)
+            if wrapped is not None and self._outer is None:
+                set_asyncgen_hooks(*wrapped)
 
     def complete_step(self, position: str, at: int, value: Any = None, error: BaseException | None = None) -> Commands:
-        """Hand over a step's result or error. LookupError if no step is outstanding at `position`."""
+        """Hand over a step's result or error. Raises LookupError if no step is outstanding at `position`."""
         future: asyncio.Future[Any] = self._steps.pop(position)
         if error is None:
             return self._activate(at, future.set_result, value)
@@ -121,19 +169,19 @@ class WorkflowLoop(AskingLoop):
         return self._activate(at, future.set_exception, error)
 
     def complete_ask(self, position: str, at: int, value: Any = None, error: BaseException | None = None) -> Commands:
-        """Hand over what was asked for. LookupError if nothing is outstanding at `position`."""
-        self._steps[position] = self._asks.pop(position)  # From here on there is no difference.
+        """Hand over the answer to a request. Raises LookupError if no request is outstanding at `position`."""
+        self._steps[position] = self._asks.pop(position)  # From here on it is handled as a step.
         return self.complete_step(position, at, value, error)
 
     def fire_timer(self, position: str, at: int) -> Commands:
-        """Hand over a due timer. LookupError if none is outstanding at `position`."""
+        """Hand over a due timer. Raises LookupError if no timer is outstanding at `position`."""
         timer = self._timers.pop(position)
         if isinstance(timer, TimerFuture):
             return self._activate(at, timer.set_result, (timer.request.due_at, at))
         return self._activate(at, self._make_ready, timer)
 
     def continue_as(self, end: Continued) -> None:
-        """End this activation and the run's code with it, from inside; whoever calls must then await for ever."""
+        """End this activation and the run's code, from inside. The caller must then await a future that never ends."""
         if self._refusal is not None:
             raise ForbiddenInWorkflow(self._refusal, run_id=self.run_id)
         self._fatal = end
@@ -141,18 +189,18 @@ class WorkflowLoop(AskingLoop):
             self._ready.clear()
 
     def stack(self) -> str:
-        """Where every unfinished task stands, and for what it waits."""
+        """Return where every unfinished task stands, and what it waits for."""
         return format_stacks(self._unfinished())
 
     def close(self) -> None:
-        """As `close_in_pieces`, at once."""
+        """Close the loop at once, as `close_in_pieces` does."""
         at_once(self.close_in_pieces())
 
     def close_in_pieces(self) -> Pieces[None]:
-        """End all tasks in the order of their creation: `finally` blocks run, but every request in them raises.
+        """End all tasks, in the order of their creation. `finally` blocks run, but every request in them raises.
 
-        Idempotent. What workflow code raises meanwhile is logged at debug; no command counts; nothing is left behind.
-        Between two pieces other runs may be activated.
+        Idempotent. Errors of workflow code are logged at debug level. Its commands are ignored, and nothing is left
+        behind. Between two pieces other runs may be activated.
         """
         if self.closed:
             return
@@ -180,7 +228,7 @@ class WorkflowLoop(AskingLoop):
             yield
 
     def _close_some(self, work: Pieces[None]) -> bool:
-        """Do the next piece on this loop; whether there is more."""
+        """Do the next piece on this loop. Returns whether there is more."""
         if here.loop is not None:
             raise InvariantViolated(f"run {self.run_id} was closed inside an activation", run_id=self.run_id)
         previous = _get_running_loop()
@@ -233,7 +281,7 @@ class WorkflowLoop(AskingLoop):
             coroutine = self._context.run(coroutine_function)
             if not iscoroutine(coroutine):
                 raise TypeError(f"a workflow function must be async, but it gave {coroutine!r}")
-        except BaseException as error:  # noqa: BLE001 - it is the workflow's, and ends the run
+        except BaseException as error:  # noqa: BLE001 - the workflow's code raised it, and it ends the run
             self._fatal = error
             return
         self._main = WorkflowTask(coroutine, self, self.next_number(), self._branch, "main", self._context)
@@ -263,7 +311,14 @@ class WorkflowLoop(AskingLoop):
         self._ready = None
         return self._commands()
 
-    def _drain(self, callbacks_max: int, *, is_closing: bool = False) -> None:
+    def _activated(self) -> Commands:
+        """End an activation. `_activate` has the same code inline, to save a call on the hot path."""
+        if self._fatal is not None or self._main is None or self._main.done():
+            return Commands(end=self._end(), outputs=self.outputs)
+        self._ready = None
+        return self._commands()
+
+    def _drain(self, callbacks_max: int, *, is_part: bool = False) -> None:
         ready = self._ready
         assert ready is not None
         budget = repeat(None, callbacks_max)
@@ -284,22 +339,22 @@ class WorkflowLoop(AskingLoop):
                 message = f"exception in callback {handle!r}"
                 self.call_exception_handler({"message": message, "exception": error, "handle": handle})
             finally:
-                handle = None  # Tracebacks of workflow code have this frame: they would keep what they belong to.
-        if ready and not is_closing:
-            stack = self.stack()
-            raise Livelock(
-                f"run {self.run_id} ran {callbacks_max} callbacks without waiting for anything; it stands at\n{stack}",
-                run_id=self.run_id,
-                stack=stack,
-            )
+                handle = None  # Tracebacks of workflow code refer to this frame, and would keep the handle alive.
+        if ready and not is_part:
+            raise self._livelock()
+
+    def _livelock(self) -> Livelock:
+        stack, ran = self.stack(), f"run {self.run_id} ran {self._callbacks_max} callbacks"
+        message = f"{ran} without waiting for anything; it stands at\n{stack}"
+        return Livelock(message, run_id=self.run_id, stack=stack)
 
     def _drain_closing(self) -> Pieces[None]:
-        """Run what is ready, in pieces; of code that never comes to rest only so much."""
+        """Run the ready queue until it is empty, in pieces. Gives up on code that never comes to rest."""
         callbacks_max = max(CLOSING_CALLBACKS_MAX, 4 * len(self._tasks))
         for done in range(0, callbacks_max, CLOSING_CALLBACKS_AT_ONCE):
             if done:
                 yield
-            self._drain(CLOSING_CALLBACKS_AT_ONCE, is_closing=True)
+            self._drain(CLOSING_CALLBACKS_AT_ONCE, is_part=True)
             if not self._ready:
                 return
         teardown.logger.debug("run %s ran %d callbacks while it was being closed", self.run_id, callbacks_max)
@@ -326,16 +381,10 @@ class WorkflowLoop(AskingLoop):
 
     def _main_ended(self, _task: WorkflowTask) -> None:
         if self._ready and not self.closed:
-            # What is left is for the closing: who goes through the queue now finds it empty.
+            # The remaining callbacks run when the loop is closed. `_drain`, which holds the queue, now finds it empty.
             queue = self._ready
             self._ready = queue.copy()
             queue.clear()
-
-    def _make_ready(self, handle: asyncio.Handle) -> None:
-        if self._ready is not None:
-            self._ready.append(handle)
-        elif not self.closed:
-            raise forbidden.forbidden("waking a workflow from outside (another thread, or a callback of another loop)")
 
 
 order.install()

@@ -1,6 +1,6 @@
-"""The part of an event loop that answers questions and takes complaints; shared by nothing but WorkflowLoop.
+"""The part of WorkflowLoop that answers questions about the loop and reports errors.
 
-Nothing is printed: what fails unseen goes to the logger "perdure".
+Nothing is printed: errors that no code handles go to the logger "perdure".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class ReportingLoop(ForbiddingLoop):
     __slots__ = ("_exception_handler", "about", "closed", "run_id")
 
     def __init__(self, run_id: str) -> None:
-        self.about: Any = None  # The workflow's name, and what `current_run` has made of it.
+        self.about: Any = None  # The workflow's name; after the first call of `current_run`, its CurrentRun.
         self.run_id = run_id
         self.closed = False
         self._exception_handler: Any = None
@@ -24,11 +24,11 @@ class ReportingLoop(ForbiddingLoop):
     def get_task_factory(self) -> None:
         return None
 
-    # Asked for with every future: bool() is False, and a call that asyncio's C code makes without Python's help.
+    # Called for every future. bool() is False, and asyncio's C code calls it without running Python code.
     get_debug = bool  # pyright: ignore[reportAssignmentType]
 
     def set_debug(self, enabled: bool) -> None:
-        """Ignored: asyncio's debug mode measures real time."""
+        """Do nothing: asyncio's debug mode measures real time."""
 
     def is_running(self) -> bool:
         return asyncio._get_running_loop() is self
@@ -43,12 +43,12 @@ class ReportingLoop(ForbiddingLoop):
         self._exception_handler = handler
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """Log it: what is left over at the end at debug, a task or a callback that failed unseen as an error."""
+        """Log an error that no code handles: at debug level while the loop is closed, otherwise as an error."""
         log = logger.debug if self.closed else logger.error
         log("run %s: %s", self.run_id, context.get("message"), exc_info=context.get("exception"))
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        # The garbage collector may come here at any time; user code runs in activations only.
+        # The garbage collector may call this at any time, but user code may run only in activations.
         if self._exception_handler is None or self.closed or not self.is_running():
             self.default_exception_handler(context)
             return

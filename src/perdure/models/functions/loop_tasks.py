@@ -1,7 +1,7 @@
-"""The tasks, futures and handles of a workflow's loop: asyncio's own, with a place in the program and a fixed hash.
+"""The tasks, futures and handles of a workflow's loop: asyncio's own, with a position in the program and a fixed hash.
 
-asyncio keeps tasks and futures in sets. Hashed by address, as usual, they would be iterated in another order each time;
-here each hashes by its creation number on its loop, so that a replay iterates as the original did.
+asyncio keeps tasks and futures in sets. If they were hashed by address, as usual, the order of a set would differ each
+time. Here each one hashes by its creation number on its loop, so a replay iterates in the original order.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -18,14 +18,11 @@ from perdure.models.functions.forbidden import foreign_await
 
 _SLEPT: Final[Any] = getattr(asyncio.futures, "_set_result_unless_cancelled", None)
 
-if TYPE_CHECKING:
-    from perdure.models.functions.loop import WorkflowLoop
-
 
 class GuardedCoroutine:
-    """A task's coroutine, which sees ForbiddenInWorkflow where asyncio's task throws "attached to a different loop".
+    """A task's coroutine. It gets ForbiddenInWorkflow where asyncio's task throws "attached to a different loop".
 
-    `send` is the coroutine's own bound method, so that the guard costs next to nothing unless something is thrown.
+    `send` is the coroutine's own bound method, so that the guard costs almost nothing unless an error is thrown.
     """
 
     __slots__ = ("inner", "send")
@@ -43,30 +40,30 @@ class GuardedCoroutine:
         try:
             return self.inner.throw(error)
         finally:
-            del error  # Its traceback has this frame: they would keep each other, and all that the workflow had.
+            del error  # Its traceback refers to this frame: the cycle would keep all of the workflow's objects alive.
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self.inner.__await__()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)  # asyncio's repr and get_stack look for cr_code, cr_frame and the like.
+        return getattr(self.inner, name)  # asyncio's repr and get_stack read cr_code, cr_frame and others.
 
 
 class WorkflowTask(asyncio.Task[Any]):
-    """A task with a branch of positions of its own: `branch` + 1, 2, 3, … in the order in which its code asks."""
+    """A task with its own branch of positions: `branch` + 1, 2, 3, … in the order of its code's requests."""
 
     __slots__ = ("branch", "count", "number")
 
     def __init__(
         self,
         coroutine: Coroutine[Any, Any, Any],
-        loop: WorkflowLoop,
+        loop: asyncio.AbstractEventLoop,
         number: int,
         branch: str,
         name: str,
         context: Context | None,
     ) -> None:
-        # asyncio's constructor puts the task into a set, so the hash must be there before.
+        # asyncio's constructor puts the task into a set, so the number that it hashes by is set first.
         self.number = number
         self.branch = branch
         self.count = 0
@@ -81,7 +78,7 @@ class WorkflowTask(asyncio.Task[Any]):
 
 
 class WorkflowFuture(asyncio.Future[Any]):
-    """What `loop.create_future()` gives. The loop sets `number`: a constructor in Python would double the cost."""
+    """The result of `loop.create_future()`. The loop sets `number`: a constructor in Python would double the cost."""
 
     __slots__ = ("number",)
     number: int
@@ -91,7 +88,7 @@ class WorkflowFuture(asyncio.Future[Any]):
 
 
 class StepFuture(WorkflowFuture):
-    """What workflow code awaits for a step. The loop hears of it when workflow code cancels it."""
+    """The future that workflow code awaits for a step. When workflow code cancels it, it notifies the loop."""
 
     __slots__ = ("request",)
     request: StepRequest
@@ -104,7 +101,7 @@ class StepFuture(WorkflowFuture):
 
 
 class TimerFuture(WorkflowFuture):
-    """What workflow code awaits for a timer of Perdure's own."""
+    """The future that workflow code awaits for one of Perdure's own timers."""
 
     __slots__ = ("request",)
     request: TimerRequest
@@ -117,7 +114,7 @@ class TimerFuture(WorkflowFuture):
 
 
 class AskFuture(WorkflowFuture):
-    """What workflow code awaits for anything but a step or a timer."""
+    """The future that workflow code awaits for any request other than a step or a timer."""
 
     __slots__ = ("request",)
     request: Ask
@@ -130,8 +127,8 @@ class AskFuture(WorkflowFuture):
 
 
 class ReadyHandle(Struct, eq=False):
-    """A callback in the ready queue: what asyncio.Handle is to those who use it, at half the cost, since there is one
-    for everything that happens."""
+    """A callback in the ready queue. It has the interface of asyncio.Handle at half the cost, which matters: there is
+    one for everything that happens."""
 
     _callback: Callable[..., object]
     _args: tuple[Any, ...]
@@ -152,7 +149,7 @@ class ReadyHandle(Struct, eq=False):
 
 
 class DurableTimerHandle(asyncio.TimerHandle):
-    """A `call_later` or `call_at` that is due in the future. asyncio tells the loop when it is cancelled."""
+    """A `call_later` or `call_at` that is due in the future. asyncio notifies the loop when it is cancelled."""
 
     __slots__ = ("number", "request")
     number: int
@@ -160,5 +157,5 @@ class DurableTimerHandle(asyncio.TimerHandle):
 
     @property
     def is_timeout(self) -> bool:
-        """Whether it is not just `asyncio.sleep`."""
+        """Whether the timer bounds something, and is not that of `asyncio.sleep`."""
         return getattr(self, "_callback", None) is not _SLEPT

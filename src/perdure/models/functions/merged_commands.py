@@ -1,4 +1,4 @@
-"""The commands of several activations in a row, taken together."""
+"""Merged commands: those of several activations in a row, taken together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.models.functions.loop import Commands, StepRequest, TimerRequest, W
 
 
 class Replayed:
-    """What several activations in a row ask for, taken together."""
+    """The requests that are outstanding after the activations of a replay."""
 
     def __init__(self) -> None:
         self._timers: dict[str, TimerRequest] = {}
@@ -29,7 +29,7 @@ class Replayed:
     def commands(
         self, steps: Iterable[StepRequest], asks: Iterable[Ask], loop: WorkflowLoop, last: Commands
     ) -> Commands:
-        """All that is outstanding: these steps and requests, and the timers that a loop still waits for."""
+        """Return all outstanding requests: these steps and asks, and the timers that a loop still waits for."""
         total = Commands()
         total.steps = list(steps)
         total.asks = list(asks)
@@ -40,8 +40,8 @@ class Replayed:
 
 
 class Merged:
-    """The commands of several activations that are committed together: what one asks for and a later one withdraws
-    never was."""
+    """The commands of several activations that are committed together. A request that one of them makes and a later one
+    withdraws is left out."""
 
     def __init__(self) -> None:
         self._steps: dict[str, StepRequest] = {}
@@ -65,11 +65,11 @@ class Merged:
         return self._total.end
 
     def has(self, ask: Ask) -> bool:
-        """Whether this is still asked for."""
+        """Return whether this request is still made."""
         return self._asks.get(ask.position) is ask
 
     def answered(self, ask: Ask) -> None:
-        """What was asked for is there: it need not be asked for."""
+        """Leave out a request that has its answer."""
         del self._asks[ask.position]
 
     def commands(self) -> Commands:
@@ -81,7 +81,8 @@ class Merged:
 
 
 class AnsweredAtOnce(Struct):
-    """What a run asked for and was given before any of it is committed, and the commands that are left."""
+    """The requests of a run that were answered before anything of them was committed, and the commands that are
+    left."""
 
     commands: Commands
     entries: list[Entry]

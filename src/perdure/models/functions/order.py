@@ -1,8 +1,8 @@
-"""Where asyncio itself would go by addresses or by its version: made the same for every replay, on workflows' loops.
+"""Order on workflows' loops: where asyncio depends on addresses or on its version, a replay gets the same order.
 
-`wait` and `as_completed` begin with `set(arguments)`, which for coroutines is an order by address. Replacing the
-functions would miss every `from asyncio import as_completed` that ran before; so the name `set` inside asyncio.tasks is
-what is replaced. Elsewhere than on a workflow's loop it gives a plain set.
+`wait` and `as_completed` begin with `set(arguments)`, which for coroutines is an order by address. Replacing the two
+functions would miss every `from asyncio import as_completed` that ran before. So the name `set` inside asyncio.tasks is
+replaced. Outside a workflow's loop it returns a plain set.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from perdure.models.functions.forbidden import in_workflow
 
 
 def install() -> None:
-    """Called once, when the loop's module is imported."""
+    """Install the replacements. Called once, when the loop's module is imported."""
     asyncio.tasks.set = _set  # type: ignore[attr-defined]
     asyncio.tasks._GatheringFuture.__hash__ = _gathering_hash  # type: ignore[attr-defined]
     if sys.version_info < (3, 12):
@@ -26,14 +26,15 @@ def install() -> None:
 
 
 def _set(items: Iterable[Any] = ()) -> Any:
-    # An empty one is about to be filled with tasks and futures, which have an order of their own.
+    # An empty set will be filled with tasks and futures, which have fixed hashes.
     if items and in_workflow():
         return dict.fromkeys(items)
     return set(items)
 
 
 def _gathering_hash(gathering: asyncio.Future[Any]) -> int:
-    """What `gather` returns is made by a class of asyncio's own; it gets its number when it is first put into a set."""
+    """Return the hash of a result of `gather`. Its class is asyncio's own, so it gets its number when it is first put
+    into a set."""
     numbered = getattr(gathering.get_loop(), "next_number", None)
     if numbered is None:
         return object.__hash__(gathering)
@@ -47,7 +48,8 @@ _original_wait_for = asyncio.wait_for
 
 
 async def _wait_for(fut: Any, timeout: float | None) -> Any:
-    # Python 3.11 makes a task of the coroutine, later ones do not. A run must survive the upgrade: all do the latter.
+    # Python 3.11 makes a task for the coroutine; later versions do not. A run must survive an upgrade of Python, so no
+    # task is made on any version.
     if not in_workflow() or timeout is None or timeout <= 0:
         return await _original_wait_for(fut, timeout)
     async with asyncio.timeout(timeout):

@@ -1,10 +1,10 @@
-"""Outlines: which definition a run began with, kept in its journal beside what it did.
+"""Outlines: which definition a run began with, kept in the run's journal.
 
 Only workflows that are data have them: graphs. A function's code is compared with the journal entry by entry, but a
 definition can change in places that the journal does not show. An outline is an entry of kind "definition" with a
 number below 1, one for each attempt of the run (0, -1, …), so that the entries that follow count from 1. It is written
-in the first commit of the attempt, so a run that was retried with a changed definition has that one. Runs that began
-before there were outlines have none, and are not compared.
+in the first commit of the attempt, so a run that was retried with a changed definition has the changed one. Runs that
+began before outlines existed have none, and are not compared.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _DIFFERENCES_MAX: Final = 50
 
 
 class Outline(Struct, frozen=True, kw_only=True):
-    """A definition: its hash, the hashes of its parts, by what they are called, the rules by which it is run, and the
-    digest under which the store keeps it ("" in outlines that were written before they had one)."""
+    """A definition: its hash, the hashes of its parts by name, the version of the rules by which it is run, and the
+    digest under which the store keeps it ("" in outlines of earlier versions)."""
 
     fingerprint: str = ""
     rules: int
@@ -42,7 +42,7 @@ class Outline(Struct, frozen=True, kw_only=True):
         )
 
     def differences(self, now: Outline) -> list[str]:
-        """What is gone (-), new (+) or changed (~) in another definition."""
+        """Return the parts that are gone (-), new (+) or changed (~) in another definition."""
         found = [f"- {part}" for part in self.parts if part not in now.parts]
         found += [f"+ {part}" for part in now.parts if part not in self.parts]
         found += [f"~ {part}" for part, hashed in self.parts.items() if now.parts.get(part, hashed) != hashed]
@@ -50,7 +50,7 @@ class Outline(Struct, frozen=True, kw_only=True):
 
 
 def split(entries: Sequence[Entry]) -> tuple[Sequence[Entry], Sequence[Entry]]:
-    """A journal's outlines, and its other entries."""
+    """Return a journal's outlines, and its other entries."""
     count = 0
     while count < len(entries) and entries[count].kind == DEFINITION:
         count += 1
@@ -62,13 +62,13 @@ def read(text: str) -> Outline:
 
 
 def refusal(was: Outline, now: Outline, name: str, version: str) -> tuple[str, str]:
-    """Why a run does not go on with a definition, in a sentence and in full."""
+    """Return why a run does not go on with a definition: in one sentence, and in full."""
     differences = was.differences(now)
-    told = ", ".join(differences[:3]) + (f" and {len(differences) - 3} more" if len(differences) > 3 else "")
+    shown = ", ".join(differences[:3]) + (f" and {len(differences) - 3} more" if len(differences) > 3 else "")
     known = f"{name!r} version {version!r}" if version else repr(name)
     reason = (
         f"{known} is not the definition that the run began with (fingerprint {was.fingerprint}, now "
-        f"{now.fingerprint}): {told}; deploy that definition again, and give the changed one another version"
+        f"{now.fingerprint}): {shown}; deploy that definition again, and give the changed one another version"
     )
     return reason, "\n".join(differences[:_DIFFERENCES_MAX])
 

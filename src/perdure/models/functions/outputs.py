@@ -4,49 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from perdure.kernel.artifacts import Artifact, ArtifactWrites
 from perdure.kernel.records import PublishedValue, StreamItem
-from perdure.kernel.stock import Artifact, Stock
-from perdure.models.functions.artifacts import StagePost, brought
-from perdure.models.functions.commands import Post
+from perdure.models.functions.artifacts import ArtifactOutput, brought
+from perdure.models.functions.commands import Output
 from perdure.ports import Codec, Ids
 
 
 def rows_of(
-    run_id: str, outputs: Sequence[Post], at: int, encode: Callable[[str], str] | None
+    run_id: str, outputs: Sequence[Output], at: int, encode: Callable[[str], str] | None
 ) -> tuple[tuple[PublishedValue, ...], tuple[StreamItem, ...]]:
-    """Of each key the last value, and all items."""
+    """Return the last value of each published key, and all stream items, as rows."""
     values: dict[str, PublishedValue] = {}
     items: list[StreamItem] = []
-    for post in outputs:
-        if isinstance(post, StagePost):
+    for output in outputs:
+        if isinstance(output, ArtifactOutput):
             continue
-        text = post.value if encode is None else encode(post.value)
-        if post.is_item:
-            items.append(StreamItem(run_id=run_id, stream=post.name, value=text, at=at, mark=post.mark))
+        text = output.value if encode is None else encode(output.value)
+        if output.is_item:
+            items.append(StreamItem(run_id=run_id, stream=output.name, value=text, at=at, mark=output.mark))
         else:
-            values[post.name] = PublishedValue(run_id=run_id, key=post.name, value=text, at=at, mark=post.mark)
+            values[output.name] = PublishedValue(run_id=run_id, key=output.name, value=text, at=at, mark=output.mark)
     return tuple(values.values()), tuple(items)
 
 
-def stock_of(run_id: str, workflow: str, outputs: Sequence[Post], at: int, ids: Ids, codec: Codec) -> Stock | None:
-    """The artifacts that are staged; None if there are none."""
-    stock = Stock()
-    for post in outputs:
-        if isinstance(post, StagePost):
+def artifacts_of(
+    run_id: str, workflow: str, outputs: Sequence[Output], at: int, ids: Ids, codec: Codec
+) -> ArtifactWrites | None:
+    """Return the artifacts among the outputs, as writes of an op; None if there are none."""
+    staged = ArtifactWrites()
+    for output in outputs:
+        if isinstance(output, ArtifactOutput):
             artifact = Artifact(
-                id=post.draft.id or ids(at),
+                id=output.draft.id or ids(at),
                 run_id=run_id,
-                name=post.name,
-                type=post.draft.type,
-                form=post.draft.form,
-                media_type=post.draft.media_type,
-                size=post.draft.size,
-                digest=post.draft.digest,
+                name=output.name,
+                type=output.draft.type,
+                form=output.draft.form,
+                media_type=output.draft.media_type,
+                size=output.draft.size,
+                digest=output.draft.digest,
                 workflow=workflow,
-                step=post.by,
-                seq=post.mark[0],
-                number=post.mark[1],
+                step=output.by,
+                seq=output.mark[0],
+                number=output.mark[1],
                 staged_at=at,
             )
-            brought(artifact, post.draft, codec, stock)
-    return stock if stock.artifacts else None
+            brought(artifact, output.draft, codec, staged)
+    return staged if staged.artifacts else None

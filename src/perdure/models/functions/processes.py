@@ -1,7 +1,8 @@
 """The pool of worker processes for steps with `process=True`: spawned, never forked, each with a pipe of its own.
 
-One that dies takes only its own job with it. One whose job is cancelled, or takes too long, is killed. A thread per
-process does what blocks: it starts the process, sends jobs and listens. Nothing is kept that a crash could lose.
+If a process dies, only its own job is lost. A process whose job is cancelled, or takes too long, is killed. Each
+process has a thread for what blocks: it starts the process, sends jobs and receives messages. The pool has no state
+that a crash could lose.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from msgspec.json import decode as from_json
 from msgspec.json import encode as to_json
 
 from perdure.errors import InvalidDefinition, StepProcessDied
-from perdure.models.common.fence_check import InDoubt
+from perdure.models.common.fence_check import InDoubt, Proof
 from perdure.models.functions import worker
 from perdure.models.functions.define import Step
 from perdure.models.functions.worker import Beat, Began, Ended, Item, Job, Ready, Word
@@ -40,84 +41,63 @@ _EXIT_MAX_S: Final = 5.0
 _LOOK_EVERY_S: Final = 1.0
 
 
+class JobListener(Protocol):
+    """Receives the messages of a job."""
+
+    def began(self) -> None:
+        """The job has begun in a process. Called on the loop."""
+        ...
+
+    def beat(self, text: str | None, /) -> None:
+        """The job sent a heartbeat, with details as JSON. Called in the thread that listens to the process."""
+        ...
+
+    def append(self, stream: str, text: str, /) -> None:
+        """The job appended an item to a stream, as JSON. Called in the thread that listens to the process; while this
+        call waits, the process waits too."""
+        ...
+
+
 class Task:
-    """A job in the pool. `began` is called on the loop, `beat` and `append` in the thread that listens to the process,
-    which waits, and lets the process wait, while `append` does."""
+    """A job in the pool."""
 
-    __slots__ = ("append", "beat", "began", "future", "has_begun", "job", "member")
+    __slots__ = ("future", "has_begun", "job", "listener", "member")
 
-    def __init__(
-        self,
-        job: Job,
-        future: asyncio.Future[Ended],
-        began: Callable[[], None],
-        beat: Callable[[str | None], None],
-        append: Callable[[str, str], None],
-    ) -> None:
+    def __init__(self, job: Job, future: asyncio.Future[Ended], listener: JobListener) -> None:
         self.job = job
-        self.append = append
         self.future = future
-        self.began = began
-        self.beat = beat
+        self.listener = listener
         self.has_begun = False
         self.member: Member | None = None
 
 
 class ProcessPool:
-    """At most `processes_max` processes, started as they are needed. Jobs that find none free wait their turn."""
+    """At most `processes_max` processes, started as they are needed. A job that finds no free process waits."""
 
-    def __init__(self, processes_max: int, is_sure_of: Callable[[str], bool] = lambda _: True) -> None:
-        """Jobs that had to wait begin only if the engine is surely alive by then; else their futures raise InDoubt."""
+    def __init__(self, processes_max: int, proof: Proof) -> None:
+        """A job that had to wait begins only if its run surely still belongs to this engine; otherwise its future
+        raises InDoubt."""
         self._loop = asyncio.get_running_loop()
-        self._is_sure_of = is_sure_of
+        self._proof = proof
         self._processes_max = processes_max
         self._members: set[Member] = set()
         self._idle: list[Member] = []
         self._waiting: OrderedDict[Task, None] = OrderedDict()
         self._is_closed = False
-        # Interpreters join their child processes at exit, and these end only when they are told to.
+        # The interpreter joins its child processes at exit, and these end only when the pool is closed.
         atexit.register(self.close)
 
-    def submit(
-        self,
-        step: Step[Any, Any],
-        input: str,
-        *,
-        run_id: str,
-        position: str,
-        key: str,
-        attempt: int,
-        details: str | None,
-        payload_max: int,
-        began: Callable[[], None],
-        beat: Callable[[str | None], None],
-        append: Callable[[str, str], None],
-    ) -> asyncio.Future[Ended]:
-        """Have an attempt made. To cancel the future kills the process that makes it.
-
-        The future raises StepProcessDied. Raises InvalidDefinition if no process could find the step's function.
-        """
-        module, function = address_of(step)
-        job = Job(
-            module=module,
-            function=function,
-            name=step.name,
-            input=input,
-            run_id=run_id,
-            position=position,
-            key=key,
-            attempt=attempt,
-            details=details,
-            payload_max=payload_max,
-        )
-        task = Task(job, self._loop.create_future(), began, beat, append)
+    def submit(self, job: Job, listener: JobListener) -> asyncio.Future[Ended]:
+        """Run a job. Cancelling the returned future kills the process that runs it. The future raises StepProcessDied,
+        and InDoubt."""
+        task = Task(job, self._loop.create_future(), listener)
         task.future.add_done_callback(partial(self._settled, task))
         self._waiting[task] = None
         self._go_on()
         return task.future
 
     def close(self) -> None:
-        """End all processes: those with a job at once. Idempotent."""
+        """End all processes. Processes with a job are killed. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -130,14 +110,14 @@ class ProcessPool:
         self._waiting.clear()
 
     def tell(self, callback: Callable[..., object], *args: Any) -> None:
-        """Call back on the loop, from any thread. Once it is closed, nobody listens."""
+        """Call back on the loop, from any thread. Does nothing once the loop is closed."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *args)
 
     def begun(self, task: Task) -> None:
         task.has_begun = True
         if not task.future.done():
-            task.began()
+            task.listener.began()
 
     def ended(self, member: Member, task: Task, end: Ended) -> None:
         if member not in self._members:  # It was killed in the meantime.
@@ -150,7 +130,7 @@ class ProcessPool:
         self._go_on()
 
     def gone(self, member: Member, exit_code: int | None, how: str) -> None:
-        """A process has ended, or was never there."""
+        """Handle the end of a process, or that it could not be started."""
         if member not in self._members:
             return
         self._leave(member)
@@ -159,7 +139,7 @@ class ProcessPool:
             task.member = None
             if task.has_begun or not member.has_served:
                 task.future.set_exception(_death(task, exit_code, how))
-            else:  # It died idle, and was given the job before anybody knew.
+            else:  # The process died while it was idle, and was given the job before that was noticed.
                 self._waiting[task] = None
                 self._waiting.move_to_end(task, last=False)
         self._go_on()
@@ -181,7 +161,7 @@ class ProcessPool:
     def _go_on(self) -> None:
         while self._waiting and not self._is_closed:
             task = next(iter(self._waiting))
-            if not task.future.done() and not self._is_sure_of(task.job.run_id):
+            if not task.future.done() and not self._proof.is_sure_of(task.job.run_id):
                 task.future.set_exception(InDoubt())
             if not task.future.done():
                 if self._idle:
@@ -197,7 +177,8 @@ class ProcessPool:
 
 
 class Member:
-    """One process of the pool and the thread that deals with it. All but `_drive` and below is called on the loop."""
+    """One process of the pool, and the thread that serves it. `_drive` and the methods below it run in that thread, all
+    others on the loop."""
 
     def __init__(self, pool: ProcessPool) -> None:
         self.task: Task | None = None
@@ -214,7 +195,7 @@ class Member:
         self._tasks.put(task)
 
     def dismiss(self) -> None:
-        """Let it end by itself, since it has nothing to do."""
+        """Let the process end by itself, since it has nothing to do."""
         self._tasks.put(None)
 
     def kill(self) -> None:
@@ -227,7 +208,7 @@ class Member:
     def _drive(self) -> None:
         try:
             process, connection = self._start()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+        except Exception as error:  # noqa: BLE001 - the pool gets it as the reason
             self._pool.tell(self._pool.gone, self, None, f"it could not be started: {error!r}")
             return
         how = ""
@@ -239,11 +220,11 @@ class Member:
         except (EOFError, OSError):
             pass
         except Exception as error:
-            log.exception("a worker process says what makes no sense")
-            how = f"it said what makes no sense: {error!r}"
+            log.exception("a worker process sent a message that cannot be read")
+            how = f"it sent a message that cannot be read: {error!r}"
             process.kill()
         finally:
-            connection.close()  # Which ends a process that is well.
+            connection.close()  # A healthy process ends when its pipe is closed.
         exit_code = _reap(process)
         self._pool.tell(self._pool.gone, self, exit_code, how or _describe_exit(exit_code))
 
@@ -265,7 +246,8 @@ class Member:
         return process, connection
 
     def _serve(self, process: SpawnProcess, connection: Connection) -> None:
-        """Have jobs done until there are no more. Raises EOFError, OSError if the process is gone, TimeoutError."""
+        """Pass jobs to the process until there are no more. Raises EOFError and OSError if the process is gone, and
+        TimeoutError if it does not come up."""
         if not connection.poll(START_MAX_S):
             raise TimeoutError(f"it was not ready after {START_MAX_S} s")
         _hear(connection)
@@ -273,15 +255,15 @@ class Member:
         while (task := self._tasks.get()) is not None:
             connection.send_bytes(to_json(task.job))
             while True:
-                # The end of a pipe is not seen while a process forked off the worker still has it open.
+                # The end of the pipe is not seen while a process that the worker forked still has it open.
                 while not connection.poll(_LOOK_EVERY_S):
                     if not process.is_alive():
                         raise EOFError
                 match _hear(connection):
                     case Beat(details):
-                        task.beat(details)
+                        task.listener.beat(details)
                     case Item(stream, value):
-                        task.append(stream, value)
+                        task.listener.append(stream, value)
                     case Began():
                         pool.tell(pool.begun, task)
                     case Ended() as end:
@@ -297,7 +279,7 @@ def _hear(connection: Connection) -> Word:
 
 
 def address_of(step: Step[Any, Any]) -> tuple[str, str]:
-    """The module and the name under which another process finds a step's function. Raises InvalidDefinition."""
+    """Return the module and the name under which another process finds a step's function. Raises InvalidDefinition."""
     function = step.function
     module, name = function.__module__, function.__qualname__
     found = getattr(sys.modules.get(module), name, None)
@@ -315,7 +297,7 @@ def address_of(step: Step[Any, Any]) -> tuple[str, str]:
 
 
 def _is_importable(main: Any) -> bool:
-    """Whether multiprocessing will import this main module in a process that it spawns."""
+    """Return whether multiprocessing will import this main module in a process that it spawns."""
     spec = getattr(main, "__spec__", None)
     if spec is not None:
         return not (spec.name == "__main__" or spec.name.endswith(".__main__"))
@@ -324,7 +306,7 @@ def _is_importable(main: Any) -> bool:
 
 
 def _reap(process: SpawnProcess) -> int | None:
-    """Wait for the end of a process that has lost its pipe, and see to it if need be."""
+    """Wait until a process that has lost its pipe has ended, and kill it if it does not end. Returns its exit code."""
     if process.is_alive():
         process.join(_EXIT_MAX_S)
     if process.is_alive():

@@ -1,7 +1,8 @@
-"""What workflow code says to whoever reads: values under keys, and items of streams.
+"""Publications: values under keys and items of streams, by which workflow code informs readers outside.
 
-It is part of what an activation asks for: committed with it, visible from then on and never before. A replay says
-nothing twice. It has no position in the program and is not answered, so it may come and go with the code.
+They are outputs of an activation: committed with its requests, visible from then on and never before. A replay does not
+publish anything twice. An output has no position in the program and is not answered, so code changes may add or remove
+outputs.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 from typing import Any, Final
 
 from perdure.errors import InvalidArguments, Misuse, NotInWorkflow
-from perdure.models.functions.commands import Post
+from perdure.models.functions.commands import Output
 from perdure.models.functions.context import in_step, require_loop
 from perdure.models.functions.loop import WorkflowLoop, running_loop
 from perdure.values.arguments import checked
@@ -18,18 +19,18 @@ from perdure.values.checks import checked_text
 from perdure.values.json import to_text
 
 KEYS_MAX: Final = 1_000
-RESERVED: Final = frozenset({"perdure.definition"})  # keys of Perdure's own, which nobody sees
-POSTS_MAX: Final = 10_000
-POSTS_CHARS_MAX: Final = 16 * 1024 * 1024
+RESERVED: Final = frozenset({"perdure.definition"})  # Perdure's own keys, which are not shown
+OUTPUTS_MAX: Final = 10_000
+OUTPUT_CHARS_MAX: Final = 16 * 1024 * 1024
 
 
 @checked
 async def publish(key: str, value: Any) -> None:
-    """Show a value under a key of this run, in place of the one before, to all who ask for `run.published()`.
+    """Publish a value under a key of this run, in place of the value before. `run.published()` reads it.
 
-    It can be read from the commit on that makes this part of the workflow durable, while the run lives and after; a
-    crash before leaves the old value until the code comes here again. Raises UnstorableValue, InvalidArguments,
-    NotInWorkflow; Misuse for more than a thousand keys.
+    The value can be read after the commit that makes this part of the workflow durable, while the run lives and
+    afterwards. A crash before that commit leaves the old value until the code runs again. Raises UnstorableValue,
+    InvalidArguments, NotInWorkflow; Misuse for more than a thousand keys.
     """
     loop = require_loop("publish")
     checked_text(key, "a key")
@@ -40,12 +41,12 @@ async def publish(key: str, value: Any) -> None:
     if key not in keys and len(keys) >= KEYS_MAX:
         raise Misuse(f"a run publishes under at most {KEYS_MAX:,} keys, and {key!r} is one more; append to a stream")
     keys.add(key)
-    await say(loop, Post(key, text, False))
+    await say(loop, Output(key, text, False))
 
 
 @checked
 class Stream:
-    """A stream of the run whose workflow code uses it."""
+    """A stream of a run, for the run's own workflow code."""
 
     __slots__ = ("name",)
 
@@ -53,17 +54,17 @@ class Stream:
         self.name = checked_text(name, "a stream's name")
 
     async def append(self, value: Any) -> None:
-        """Append an item; who reads `run.stream(name)` gets it, in order and once.
+        """Append an item. Readers of `run.stream(name)` get it once, and in order.
 
-        It can be read from the commit on that makes this part of the workflow durable. Steps append to the same
-        streams with `current_step().append(name, value)`; one order, that of commits, holds for all. Raises
-        UnstorableValue, NotInWorkflow.
+        The item can be read after the commit that makes this part of the workflow durable. Steps append to the same
+        streams with `current_step().append(name, value)`. All items of a stream are in the order of their commits.
+        Raises UnstorableValue, NotInWorkflow.
         """
         if running_loop() is None and in_step.get(None) is not None:
-            raise NotInWorkflow(f"this belongs into a workflow; in a step use current_step().append({self.name!r}, …)")
+            raise NotInWorkflow(f"this belongs in a workflow; in a step use current_step().append({self.name!r}, …)")
         loop = require_loop("stream(…).append")
         text = to_text(value, f"an item of stream {self.name!r}", loop.payload_max)
-        await say(loop, Post(self.name, text, True))
+        await say(loop, Output(self.name, text, True))
 
     def __repr__(self) -> str:
         return f"<stream {self.name!r}>"
@@ -71,21 +72,22 @@ class Stream:
 
 @checked
 def stream(name: str) -> Stream:
-    """A stream of this run, to append to. It begins with its first item, and ends with the run."""
+    """Return a stream of this run, to append to. It begins with its first item, and ends with the run."""
     return Stream(name)
 
 
-async def say(loop: WorkflowLoop, post: Post) -> None:
-    """Have a word go with what the activation asks for. Raises Misuse if there are too many of them."""
-    if (never := said(loop, post)) is not None:
+async def say(loop: WorkflowLoop, output: Output) -> None:
+    """Add an output to those of the activation. Raises Misuse if there are too many of them."""
+    if (never := said(loop, output)) is not None:
         await never
 
 
-def said(loop: WorkflowLoop, post: Post) -> asyncio.Future[Any] | None:
-    """As `say`, for code that does not await: what it gives, if anything, never comes."""
-    if len(loop.outputs) >= POSTS_MAX or loop.posts_chars + len(post.value) > max(POSTS_CHARS_MAX, loop.payload_max):
+def said(loop: WorkflowLoop, output: Output) -> asyncio.Future[Any] | None:
+    """Add an output, as `say` does, for code that does not await. If it returns a future, that future never ends."""
+    chars_max = max(OUTPUT_CHARS_MAX, loop.payload_max)
+    if len(loop.outputs) >= OUTPUTS_MAX or loop.output_chars + len(output.value) > chars_max:
         raise Misuse(
-            f"a workflow may publish and append {POSTS_MAX:,} times, and {POSTS_CHARS_MAX:,} characters, between two "
-            "waits: let a step do it"
+            f"a workflow may publish and append {OUTPUTS_MAX:,} times, and {OUTPUT_CHARS_MAX:,} characters, between "
+            "two waits: let a step do it"
         )
-    return loop.post(post)
+    return loop.add_output(output)

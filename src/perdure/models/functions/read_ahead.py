@@ -1,7 +1,8 @@
-"""Events that were sent to a run before it asked for them: it reads them at once, many in one commit.
+"""Read-ahead: a run reads events that were sent before it asked for them at once, many in one commit.
 
-A run that waits for an event is handed it once the wait is committed. Where the event is there already, the run does
-not wait: what it reads is journaled with what it asks for next. So fifty thousand events take a few hundred commits.
+Usually a run that waits for an event gets it after the wait is committed. If the event is already in the mailbox, the
+run does not wait: the event is journaled together with the run's next requests. So fifty thousand events take a few
+hundred commits.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from perdure.models.functions.commands import Ask
 from perdure.models.functions.waits import misfit_of, won_by_event
 from perdure.ports import Codec
 
-# In one advance of a run. Meanwhile nothing else runs in the process, and all of it is in one batch.
+# Limits for one advance of a run. Nothing else runs in the process meanwhile, and all events are in one batch.
 EVENTS_MAX: Final = 128
 CHARS_MAX: Final = 1_000_000
 
 
 class ReadAhead:
-    """What one advance of a run may read of its mailbox, as last committed. An event that was sent to a run stays in
-    its
-    mailbox until this run reads it, or until the event expires."""
+    """The events that one advance of a run may read from the run's mailbox, as it was last committed.
+
+    An event that was sent to a run stays in the run's mailbox until the run reads it, or until it expires.
+    """
 
     def __init__(self, run_id: str, mailbox: Mailbox, codec: Codec) -> None:
         self._run_id = run_id
@@ -35,10 +37,11 @@ class ReadAhead:
         self.event_ids: list[str] = []
 
     def read(self, ask: Ask, at: int) -> str | None:
-        """The value of the entry of a request for events, if one of them is there: the one that would be given to it.
+        """Return the value of the journal entry of a request for events, if a matching event is in the mailbox.
 
-        An event that does not fit the class by which it is waited for is left to be set aside, and what comes after it
-        with it: the order of waiting and that of sending stay as they are.
+        It is the event that the kernel would deliver. Returns None if there is no event. If the event does not fit the
+        class by which the run waits for it, returns None from then on: the event is delivered and set aside in the
+        usual way, and later events after it, so the order of waits and of events stays as it is.
         """
         if self._is_over or not self._box.unread:
             return None

@@ -1,4 +1,4 @@
-"""Versioned records, for steps that need them: every engine has those of its store among its resources."""
+"""Versioned records for steps: the records of an engine's store are one of its resources."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from perdure.ports import Codec, Store
 
 
 class Records:
-    """What `engine.records.put` has stored: `current_step().resource(Records)`."""
+    """The records that `engine.records.put` has stored: `current_step().resource(Records)`."""
 
     def __init__(self, store: Callable[[], Store], codec: Codec) -> None:
         self._store = store
         self._codec = codec
 
     async def get(self, kind: str, name: str, version: int | None = None) -> tuple[int, Any] | None:
-        """The version and the body of a record, of its newest version unless given; None if there is none. Raises
-        StoreError."""
+        """Return the version and the body of a record: of its newest version, unless a version is given. Returns None
+        if there is no such record. Raises StoreError."""
         found = await self._store().record(kind, name, version)
         return None if found is None else (found.version, msgspec.json.decode(self._codec.decode(found.body)))

@@ -1,5 +1,5 @@
-"""What workflow code asks of its loop (steps, timers, events, children), where in the program it does so, and what it
-withdraws again.
+"""Requests that workflow code makes of its loop (steps, timers, events, children), their positions in the program, and
+which of them it withdraws.
 
 Positions: the main task's requests are "1", "2", …; a task takes the next number k of its creator's branch, and its own
 requests are "k.1", "k.2", …; plain callbacks share the branch "c.". Steps, timers and tasks count alike, in program
@@ -11,16 +11,18 @@ from __future__ import annotations
 import asyncio
 import sys
 import zlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Any, Final, TypeVarTuple, Unpack
 
 from perdure.errors import ForbiddenInWorkflow
-from perdure.models.functions.commands import Ask, Commands, Outstanding, Post, StepRequest, TimerRequest
+from perdure.models.functions.commands import Ask, Commands, Output, Outstanding, StepRequest, TimerRequest
+from perdure.models.functions.forbidden import forbidden
 from perdure.models.functions.generators import GeneratorLoop
 from perdure.models.functions.loop_tasks import AskFuture, DurableTimerHandle, StepFuture, TimerFuture, WorkflowFuture
 
-# `asyncio.sleep(math.inf)` is a way to say "until cancelled": a timer this late (the year 10000) is never asked for.
+# `asyncio.sleep(math.inf)` is a way to say "until cancelled": a timer this late (the year 10000) is never requested.
 NEVER_US: Final = 253_402_300_800_000_000
 REFUSALS_MAX: Final = 1_000
 
@@ -33,7 +35,7 @@ _task_of: Final[Callable[[Any], Any]] = (
 
 
 class AskingLoop(GeneratorLoop):
-    """Gives out positions and futures, and gathers what becomes the commands of an activation."""
+    """Gives out positions and futures, and collects the requests that become the commands of an activation."""
 
     __slots__ = (
         "_asks",
@@ -45,7 +47,8 @@ class AskingLoop(GeneratorLoop):
         "_new_timers",
         "_number",
         "_only_steps",
-        "_posts",
+        "_outputs",
+        "_ready",
         "_refusals",
         "_steps",
         "_steps_cancelled",
@@ -58,18 +61,19 @@ class AskingLoop(GeneratorLoop):
         "instances",
         "keys",
         "life",
+        "output_chars",
         "payload_max",
-        "posts_chars",
         "rules",
     )
 
     def __init__(self, run_id: str) -> None:
         super().__init__(run_id)
         self.at = 0  # Microseconds since the epoch: the time of the completion handed over last.
-        # Tasks hash by number. asyncio keeps those of all loops in one set, so each run counts from a place of its own;
-        # the low bits start at zero, and sets of a run's tasks are mostly iterated in the order of creation.
+        # Tasks hash by number. asyncio keeps the tasks of all loops in one set, so each run counts from its own start.
+        # The low bits start at zero, so that sets of a run's tasks are mostly iterated in the order of creation.
         self._number = zlib.crc32(run_id.encode()) << 16
-        self._fresh = self._number  # What has a greater number was made in this activation.
+        self._fresh = self._number  # Objects with a greater number were made in this activation.
+        self._ready: deque[asyncio.Handle] | None = None  # Only during an activation: an empty deque takes 600 bytes.
         self._callback_count = 0
         self._refusals = 0
         self._steps: dict[str, Any] = {}
@@ -78,26 +82,26 @@ class AskingLoop(GeneratorLoop):
         self._new_timers: list[TimerRequest] | None = None
         self._steps_cancelled: list[str] | None = None
         self._timers_dropped: list[str] | None = None
-        self._only_steps = True  # Nothing else was asked for or withdrawn in this activation, as in most.
-        self.elapsed = 0  # The number of the last entry by which somebody's time was up.
+        self._only_steps = True  # Nothing else was requested or withdrawn in this activation, as in most.
+        self.elapsed = 0  # The number of the last journal entry with which a timeout elapsed.
         self.has_compensations = False
-        self.has_digests = False  # Whether calls are compared by their arguments; the run's to say.
+        self.has_digests = False  # Whether calls are compared by their arguments. Set by the run.
         self._asks: dict[str, AskFuture] = {}
         self._new_asks: list[Ask] | None = None
         self._asks_withdrawn: list[str] | None = None
-        self._posts: list[Post] | None = None
-        self.keys: set[str] | None = None  # under which its workflow has published
-        self.posts_chars = 0  # of this activation
-        self.payload_max = 0  # How many bytes a value may take; the engine's to say.
-        # The names of a graph's executions, by position. Positions of plain callbacks count in the order of happening:
-        # after a retry by hand one may stand for something else.
+        self._outputs: list[Output] | None = None
+        self.keys: set[str] | None = None  # the keys under which the workflow has published
+        self.output_chars = 0  # of this activation
+        self.payload_max = 0  # How many bytes a value may take. Set by the engine.
+        # The names of a graph's executions, by position. Positions of plain callbacks count in the order in which the
+        # callbacks run: after a retry by hand, a position may stand for something else.
         self.instances: dict[str, str] | None = None
-        self.awaited_by: str | None = None  # The parent that waits for this run's end; the run's to say.
-        self.life = 0  # How often the run has continued as another call; the run's to say.
-        self.rules = 0  # By which a run of a graph is run: those with which it began.
+        self.awaited_by: str | None = None  # The parent that waits for this run's end. Set by the run.
+        self.life = 0  # How often the run has continued as another call. Set by the run.
+        self.rules = 0  # The version of the rules of graphs with which the run began.
 
     def pending(self, position: str) -> tuple[str, str] | None:
-        """The kind and the name of what is outstanding at `position`."""
+        """Return the kind and the name of the outstanding request at `position`; None if there is none."""
         if (ask := self._asks.get(position)) is not None:
             return ask.request.kind, ask.request.name
         if (step := self._steps.get(position)) is not None:
@@ -107,17 +111,17 @@ class AskingLoop(GeneratorLoop):
         return None
 
     def instance_of(self, position: str) -> str:
-        """What names the execution at `position` in this life of the run: the position itself, in a function."""
+        """Return the name of the execution at `position` in this life of the run. In a function it is the position."""
         if self.instances is None:
             return position
         if (instance := self.instances.get(position)) is not None:
             return instance
-        parts = position.split(".", 2)  # One of a task that does a node's work: "c.7.1" in the one at "c.7".
+        parts = position.split(".", 2)  # A request of a task that does a node's work: "c.7.1" of the task at "c.7".
         outer = self.instances.get(".".join(parts[:2])) if len(parts) == 3 else None
         return position if outer is None else f"{outer}.{parts[2]}"
 
     def is_timeout(self, position: str) -> bool:
-        """Whether the timer at `position` bounds something: as those of asyncio do, and no sleep."""
+        """Return whether the timer at `position` bounds something: a timer of asyncio that is not a sleep."""
         timer = self._timers.get(position)
         return isinstance(timer, DurableTimerHandle) and timer.is_timeout
 
@@ -134,14 +138,14 @@ class AskingLoop(GeneratorLoop):
         return Outstanding(self._asks)
 
     def now(self) -> int:
-        """The time of the completion handed over last, in microseconds since the epoch."""
+        """Return the time of the completion handed over last, in microseconds since the epoch."""
         return self.at
 
     def time(self) -> float:
         return self.at / 1e6
 
     def request_step(self, name: str, call: object) -> asyncio.Future[Any]:
-        """A future for the result of a step. Cancelling it withdraws the step."""
+        """Return a future for the result of a step. Cancelling it withdraws the step."""
         if self._refusal is not None:
             return self._refused()
         position = self._next_position()
@@ -156,7 +160,7 @@ class AskingLoop(GeneratorLoop):
         return future
 
     def request_timer(self, due_at: int, name: str) -> asyncio.Future[Any]:
-        """A future for (due_at, fired_at) of a timer. Cancelling it drops the timer."""
+        """Return a future for (due_at, fired_at) of a timer. Cancelling it drops the timer."""
         if self._refusal is not None:
             return self._refused()
         future = TimerFuture(loop=self)
@@ -166,7 +170,7 @@ class AskingLoop(GeneratorLoop):
         return future
 
     def ask(self, kind: str, name: str, what: object) -> asyncio.Future[Any]:
-        """A future for something that is neither a step nor a timer. Cancelling it withdraws the request."""
+        """Return a future for a request that is neither a step nor a timer. Cancelling it withdraws the request."""
         if self._refusal is not None:
             return self._refused()
         future = AskFuture(loop=self)
@@ -182,23 +186,24 @@ class AskingLoop(GeneratorLoop):
             self._new_asks.append(request)
         return future
 
-    def post(self, post: Post) -> asyncio.Future[Any] | None:
-        """Say something with what this activation asks for. Raises as asking does; then, a future that never comes."""
+    def add_output(self, output: Output) -> asyncio.Future[Any] | None:
+        """Add an output to those of this activation. Where no requests can be made, raises as they do, or returns a
+        future that never ends."""
         if self._refusal is not None:
             return self._refused()
         self._only_steps = False
-        if self._posts is None:
-            self._posts = [post]
-            self.posts_chars = len(post.value)
+        if self._outputs is None:
+            self._outputs = [output]
+            self.output_chars = len(output.value)
         else:
-            self._posts.append(post)
-            self.posts_chars += len(post.value)
+            self._outputs.append(output)
+            self.output_chars += len(output.value)
         return None
 
     @property
-    def outputs(self) -> Sequence[Post]:
-        """What was said in this activation."""
-        return self._posts or ()
+    def outputs(self) -> Sequence[Output]:
+        """The outputs of this activation so far."""
+        return self._outputs or ()
 
     def call_later(
         self,
@@ -264,7 +269,7 @@ class AskingLoop(GeneratorLoop):
             self.timer_cancelled(handle)
 
     def _commands(self) -> Commands:
-        """What was gathered since the last time."""
+        """Return the requests that were collected since the last call."""
         steps, self._new_steps = self._new_steps, None
         if self._only_steps:
             return Commands(steps or (), True)
@@ -287,10 +292,10 @@ class AskingLoop(GeneratorLoop):
         if self._timers_dropped is not None:
             commands.timers_dropped = self._timers_dropped
             self._timers_dropped = None
-        if self._posts is not None:
-            commands.outputs = self._posts
-            self._posts = None
-            self.posts_chars = 0
+        if self._outputs is not None:
+            commands.outputs = self._outputs
+            self._outputs = None
+            self.output_chars = 0
         return commands
 
     def _next_position(self) -> str:
@@ -321,7 +326,10 @@ class AskingLoop(GeneratorLoop):
         return handle
 
     def _make_ready(self, handle: asyncio.Handle) -> None:
-        raise NotImplementedError
+        if self._ready is not None:
+            self._ready.append(handle)
+        elif not self.closed:
+            raise forbidden("waking a workflow from outside (another thread, or a callback of another loop)")
 
     def _keep_timer(self, timer: TimerFuture | DurableTimerHandle) -> None:
         self._timers[timer.request.position] = timer
@@ -336,7 +344,8 @@ class AskingLoop(GeneratorLoop):
         return self.create_future()
 
     def _raise_refusal(self) -> None:
-        """Raise; but let code that catches all and tries again for ever wait, in the end, for what never comes."""
+        """Raise the refusal. After REFUSALS_MAX times return instead, so that code which catches everything and retries
+        for ever waits for a future that never ends."""
         self._refusals += 1
         if self._refusals <= REFUSALS_MAX:
             raise ForbiddenInWorkflow(self._refusal or "", run_id=self.run_id)

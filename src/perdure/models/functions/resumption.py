@@ -1,7 +1,7 @@
-"""Where a replayed run goes on: what its code asks for, beside what is stored of that.
+"""Resumption: a replayed run goes on. The requests of its code are matched with the stored waits.
 
-What is stored must be what the code asks for, since it is never handed to something else. A time that is stored counts,
-also where the code would come to another one. In a run that was retried, a timeout that has passed begins anew.
+A stored wait must be what the code asks for, since its answer is never handed to another request. A stored time counts,
+even if the code would compute another one. In a run that was retried, a timeout that has passed begins anew.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from perdure.kernel.effects import Deliver
 from perdure.kernel.mailboxes import Mailbox
-from perdure.kernel.records import Wait
-from perdure.kernel.stock import TASK_EVENT
+from perdure.kernel.records import Staged, Wait
+from perdure.kernel.tasks import TASK_EVENT
 from perdure.models.functions.commands import Ask, Commands, StepRequest, TimerRequest
 from perdure.models.functions.define import StepCall
 from perdure.models.functions.runner import LiveRun, Mismatch
@@ -27,19 +27,19 @@ _OF_STEPS = ("retry", "beat")
 
 
 class Resumed(Struct):
-    """What is outstanding and stored. What is outstanding and new is left in the commands."""
+    """The outstanding requests that are stored. Those that are new are left in the commands."""
 
     timers: list[TimerRequest]
     asks: list[Ask]
 
     @staticmethod
     def is_all_of(commands: Commands) -> bool:
-        """Whether nothing is new."""
+        """Return whether the commands contain nothing new."""
         return commands.end is None and not (commands.timers or commands.asks or commands.outputs)
 
 
 def undelivered(run_id: str, waits: Sequence[Wait], mailbox: Mailbox) -> list[Deliver]:
-    """Return what a run was given before it was replayed: events that its waits have won, then ends of runs."""
+    """Return what was delivered to a run before it was replayed: the events that won its waits, then ends of runs."""
     won = [event for _, event in sorted(mailbox.given.values(), key=itemgetter(0))]
     ends = [wait for wait in waits if wait.target is not None and wait.due_at == 0]
     return [
@@ -49,7 +49,8 @@ def undelivered(run_id: str, waits: Sequence[Wait], mailbox: Mailbox) -> list[De
 
 
 def resume(live: LiveRun, commands: Commands, waits: Sequence[Wait], now: int) -> Resumed:
-    """Take apart what a replayed run asks for. Raises Mismatch if what is stored is not what the code asks for."""
+    """Separate the stored requests of a replayed run from the new ones. Raises Mismatch if the stored waits are not
+    what the code asks for."""
     stored: dict[str, list[Wait]] = {}
     for wait in sorted(waits, key=lambda wait: wait.option):
         stored.setdefault(wait.position, []).append(wait)
@@ -74,9 +75,28 @@ def resume(live: LiveRun, commands: Commands, waits: Sequence[Wait], now: int) -
     return found
 
 
+def find_staged(live: LiveRun, found: Sequence[Staged]) -> None:
+    """Keep the committed results of transactional steps that the code asks for. Raises Mismatch if the results are
+    those of other steps."""
+    for staged in found:
+        asked = live.loop.pending(staged.position)
+        if asked is None:
+            continue  # The step was withdrawn while its result was being committed.
+        if asked != ("step", staged.name):
+            raise Mismatch(
+                f"at position {staged.position} step {staged.name!r} was done, the code asks for {asked[0]} "
+                f"{asked[1]!r}",
+                details=f"- {staged.position:<8} step {staged.name}\n+ {staged.position:<8} {' '.join(asked)}",
+            )
+        live.staged[staged.position] = staged
+
+
 def steps_anew(live: LiveRun, commands: Commands, now: int) -> None:
-    """In a run that was retried: a step whose time for all attempts has passed has all of it again, since it may have
-    been the failure. It counts from the first attempt after the retry, as far as that is stored."""
+    """Begin the total timeouts of steps anew that have elapsed, in a run that was retried.
+
+    The elapsed timeout may have been the failure. The new one counts from the first attempt after the retry if that is
+    stored, otherwise from now.
+    """
     if not live.is_retried:
         return
     steps: list[StepRequest] = []
@@ -91,7 +111,7 @@ def steps_anew(live: LiveRun, commands: Commands, now: int) -> None:
     commands.steps = steps
 
 
-# What is stored must fit.
+# Stored waits must fit the code.
 
 
 def _check(live: LiveRun, commands: Commands, stored: dict[str, list[Wait]]) -> None:
@@ -126,7 +146,7 @@ def _check(live: LiveRun, commands: Commands, stored: dict[str, list[Wait]]) -> 
 
 
 def _rows_of(live: LiveRun, ask: Ask) -> tuple[Wait, ...]:
-    """The rows that a request would have. Ids of tasks and children are not known, and do not matter."""
+    """Return the rows that a request would have. Ids of tasks and children are not known here, and do not matter."""
     if ask.kind == "wait":
         return tuple(ask.what.rows(live.id, ask))
     if ask.kind == "task":
@@ -142,7 +162,8 @@ def _fits(rows: Sequence[Wait], expected: Sequence[Wait]) -> bool:
 
 
 def _is_same(stored: Wait, asked: Wait) -> bool:
-    """Whether what wins a stored option may be handed to who asks. Times may differ: the one that is stored counts."""
+    """Return whether the answer to a stored wait may be handed to a request. Times may differ: the stored one
+    counts."""
     if stored.kind != asked.kind or stored.option != asked.option:
         return False
     if asked.name.startswith(TASK_EVENT):
@@ -174,7 +195,7 @@ def _option(wait: Wait) -> str:
 
 
 def _with_stored_time(live: LiveRun, ask: Ask, rows: Sequence[Wait]) -> Ask:
-    # What was won by the end of a run has no time any more; then that of the code does no harm.
+    # A wait that was won by the end of a run has no stored time any more. Then the time of the code does no harm.
     due_at = {wait.option: wait.due_at for wait in rows if wait.kind == "timer" and wait.due_at}
     return _with_time(live, ask, due_at, ask.since) if due_at and due_at != ask.what.due_at else ask
 

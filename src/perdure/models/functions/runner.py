@@ -1,13 +1,14 @@
-"""A live run of a durable function: its loop, what it has asked for, and the journal it is replayed from. Does no I/O.
+"""A live run of a durable function: its loop, its requests, and its replay from a journal. Does no I/O.
 
-Live and replay take the same path, one completion at a time: `step_done` and `timer_fired` build the entry, hand the
-loop what was decoded from it, and give back the op; `replay` hands over what the journal has.
+Live and replay take the same path, one completion at a time. `step_done` and `timer_fired` build the journal entry,
+hand the loop the value decoded from it, and return the op. `replay` hands over the entries of the journal.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from itertools import count
 from typing import Any
 
 from msgspec import Struct
@@ -16,53 +17,58 @@ from msgspec.json import encode as to_json
 from msgspec.structs import replace
 
 from perdure.errors import InvalidArguments, UnstorableValue
+from perdure.kernel.artifacts import ArtifactWrites
+from perdure.kernel.failures import Attempt, Failure
 from perdure.kernel.lives import life_of
 from perdure.kernel.mailboxes import Mailbox
-from perdure.kernel.ops import Advance, Continuation, End, Start
+from perdure.kernel.ops import Advance, End
 from perdure.kernel.pieces import PIECE_ITEMS_MAX, Pieces, at_once, parts
-from perdure.kernel.records import Attempt, Entry, Failure, Run, Staged, Wait
-from perdure.kernel.stock import Stock, Task
-from perdure.models.functions.artifacts import StagePost
-from perdure.models.functions.commands import Ask, ChildCall, Continued
+from perdure.kernel.records import Entry, Run, Staged, Wait
+from perdure.models.functions.artifacts import ArtifactOutput
+from perdure.models.functions.commands import Ask, Continued
 from perdure.models.functions.compensation import BRANCH, Compensation, roll_back
 from perdure.models.functions.context import TimeReached
 from perdure.models.functions.define import StepCall, Workflow
-from perdure.models.functions.endings import end_of_rollback, outcome_of
-from perdure.models.functions.identity import identity
+from perdure.models.functions.endings import end_of_rollback, located, outcome_of, refuse
 from perdure.models.functions.loop import Commands, StepRequest, TimerRequest, WorkflowLoop
 from perdure.models.functions.merged_commands import NOTHING_AT_ONCE, AnsweredAtOnce, Merged, Replayed
 from perdure.models.functions.mismatch import Mismatch, diff, other_arguments
 from perdure.models.functions.outlines import Outline, refusal, split
 from perdure.models.functions.outlines import read as read_outline
-from perdure.models.functions.outputs import rows_of, stock_of
+from perdure.models.functions.outputs import artifacts_of, rows_of
 from perdure.models.functions.read_ahead import ReadAhead
-from perdure.models.functions.waits import RunEnded, Won, read_won
+from perdure.models.functions.request_rows import Begun, begin_waiting, continuation_of, start_of, stop_waiting
+from perdure.models.functions.waits import RunEnded, Won, read_won, short_name
 from perdure.ports import Codec, Ids, PlainCodec
-from perdure.values.failures import mark, rebuild, to_failure, where_of
+from perdure.values.failures import mark, rebuild, to_failure
 from perdure.values.json import to_text
 
+_NOTHING: Begun = ([], [], [])  # never added to
 _WITH_ARGUMENTS = ("child", "start", "compensate")
 _SET_BACK_US = 1_000_000  # A clock that goes back by less was corrected, or is another machine's.
 
 
 class Fired(Struct, frozen=True):
-    """A timer entry's value: when it was due and when it fired, in microseconds."""
+    """The value of a timer's entry: when the timer was due and when it fired, in microseconds."""
 
     due: int
     fired: int
 
 
 class LiveRun:
-    """One run in memory. `asks` is what else it waits for by position, `children` the ids of those it awaits;
-    `requests` are its steps in flight by position; `retries` the stored waits of those tried before, `pausing` those of
-    them that wait for their next attempt now, `staged` what came of those that had committed it before a crash; `gate`
-    what to do, per advance that is not committed yet."""
+    """One run in memory. The dictionaries are by position.
+
+    `requests` are its steps in flight. `retries` are the stored waits of steps that were tried before, and `pausing`
+    are those of them that wait for their next attempt now. `staged` are the results that transactional steps committed
+    before a crash. `asks` are its other requests, and `children` are the ids of the children that it awaits. `gate`
+    has, for each advance that is not committed yet, what to do after its commit.
+    """
 
     __slots__ = (
-        "_attempt", "_box", "_callbacks_max", "_codec", "_encode", "_ids", "_input", "_outline",
-        "_payload_max", "_starting", "_undone_for", "asks", "children", "claim", "compensations", "ended", "fetching",
-        "gate", "has_staged", "has_waited", "id", "is_retried", "loop", "pausing", "requests", "retries", "running",
-        "seq", "staged", "timers", "workflow",
+        "_attempt", "_box", "_callbacks_max", "_encode", "_outline", "_payload_max", "_starting", "_undone_for", "asks",
+        "children", "claim", "codec", "compensations", "ended", "fetching", "gate", "has_staged", "has_waited", "id",
+        "ids", "input", "is_retried", "loop", "pausing", "requests", "retries", "running", "seq", "staged", "timers",
+        "workflow",
     )  # fmt: skip
 
     def __init__(
@@ -72,20 +78,20 @@ class LiveRun:
         self.id = run.id
         self.claim = run.claim
         self.workflow = workflow
-        # What it refuses is not spelt out method by method, so checkers take it for abstract.
+        # The methods that it refuses are not written out, so type checkers take the class for abstract.
         self.loop = WorkflowLoop(run_id=run.id, callbacks_max=callbacks_max)  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
         self.loop.about = run.workflow
         self.loop.awaited_by = run.parent_id if run.bond in ("awaited", "called") else None
         self.loop.life = life_of(run.origin)
         self.requests: dict[str, StepRequest] = {}
         self.asks: dict[str, Ask] = {}
-        # Dictionaries where sets and lists would do: empty, they are small, and nothing to the garbage collector.
-        self._starting: dict[str, None] = {}  # those of them that wait for a child's id
+        # Dictionaries where sets and lists would do: an empty one is small, and not tracked by the garbage collector.
+        self._starting: dict[str, None] = {}  # those of `asks` that wait for a child's id
         self.children: dict[str, str] = {}
-        self.compensations: dict[int, Compensation] = {}  # in the order of registering
-        self._undone_for: str | None = None  # while it rolls back: the failure that it does so for, as it is stored
+        self.compensations: dict[int, Compensation] = {}  # in the order of registration
+        self._undone_for: str | None = None  # during a rollback: the stored failure because of which the run is undone
         self._callbacks_max = callbacks_max
-        self._input = ""
+        self.input = ""
         self.running: dict[str, Any] = {}  # position -> its execution, for the step runner
         self.retries: dict[str, Wait] = {}
         self.pausing: dict[str, None] = {}
@@ -95,57 +101,84 @@ class LiveRun:
         self.seq = 0
         self.ended = False
         self.has_waited = False
-        self.has_staged = False  # or may have
+        self.has_staged = False  # True if artifacts were staged, or may have been
         self.fetching = 0  # ends of other runs that are being read for it
-        self._codec = codec
-        self._ids = ids
+        self.codec = codec
+        self.ids = ids
         self._box = mailbox
         self._encode = None if type(codec) is PlainCodec else codec.encode
-        # Beside what is encrypted, a digest would tell those arguments that can be guessed. What a rollback calls is
-        # made from what was registered, and that is compared: so its loop has none.
+        # If values are encrypted, there are no digests: a digest would reveal arguments that can be guessed. The loop
+        # of a rollback has none either: its calls come from the registered compensations, which are compared.
         self.loop.has_digests = self._encode is None
         self._payload_max = self.loop.payload_max = payload_max
         self.is_retried = run.attempt > 1
         self._attempt = run.attempt
-        self._outline: Outline | None = None  # to be written with what is written next
+        self._outline: Outline | None = None  # to be written with the next advance
 
     @property
     def idle(self) -> bool:
-        """Nothing runs: all that is asked for is durable. A child that is being started under an id of the caller's is
-        not: nothing that is stored would wake the run."""
+        """Whether nothing runs, so that all outstanding requests are durable.
+
+        The start of a child under an id that the caller gave is not durable: nothing in the store would wake the run.
+        """
         return len(self.requests) == len(self.pausing) and not self._starting
 
     def key_of(self, position: str) -> str:
-        """What names the execution of the step at a position: the same in all its attempts, in every process, and
-        another one for every other. Positions have no colon, so no two runs share one; in its first life a run has the
-        keys that it had before lives were counted."""
+        """Return the idempotency key of the step at a position.
+
+        It is the same in all attempts of the step, in every process, and different for every other step. Positions have
+        no colon, so no two runs share a key. The keys of a run's first life are as they were before lives were counted.
+        """
         instance = self.loop.instance_of(position)
         return f"{self.id}:{instance}@{self.loop.life}" if self.loop.life else f"{self.id}:{instance}"
 
     def time(self, now: int) -> int:
-        """The time at which the run goes on, if it is `now`: never before the time that it has seen, unless the clock
-        was set back. Then the run's time goes back too, or whatever it sleeps for would take longer by as much."""
+        """Return the time at which the run goes on, if the clock says `now`.
+
+        It is never before the time that the run has seen, unless the clock was set back. Then the run's time goes back
+        too; otherwise its sleeps would take longer by as much.
+        """
         return now if now < self.loop.at - _SET_BACK_US else max(self.loop.at, now)
 
-    def begin(self, input: str, at: int) -> Commands:
-        """The first activation. A run whose input does not fit the code fails with InvalidArguments: who started it had
-        no code to check it against."""
+    def begin(self, input: str, at: int) -> Commands | None:
+        """Do the first activation. Returns None if it takes more than one piece (see `begin_on`).
+
+        A run whose input does not fit the code fails with InvalidArguments: the caller who started it did not have the
+        code to check the input against.
+        """
         if self.workflow.outline is not None:
             self._compare((), is_begun=False)
         try:
-            return self._begin(input, at)
+            begun = self.loop.begin_some(self._beginning(input), at)
         except UnstorableValue as error:
             return self._begin_refused(error, at)
+        return None if begun is None else self._took(begun)
+
+    def begin_on(self, begun: Commands | None, now: Callable[[], int]) -> Pieces[Advance | Commands]:
+        """Do the rest of the first activation, and return the op that makes it durable.
+
+        This is done in pieces, since a run may ask for ten thousand children at once. If the run asks only for steps,
+        no op is needed, and the commands are returned. Between two pieces nothing may be handed to the run.
+        """
+        commands = self._took((yield from self.loop.begin_on())) if begun is None else begun
+        if commands.only_steps and commands.end is None and not self.idle:
+            return commands
+        at = self.time(now())
+        answered = yield from self._answer_at_once(commands, at, ())
+        waiting = yield from begin_waiting(self, answered.commands, at)
+        entries = (*answered.entries, *self.take_outline(at))
+        self.gate.append(answered.commands)
+        return self._advance_at_length(answered.commands, at, "started", entries, (), (), (), answered, waiting)
 
     def _compare(self, outlines: Sequence[Entry], *, is_begun: bool) -> None:
-        """See whether the definition is that with which the run began. Raises Mismatch.
+        """Check that the definition is the one with which the run began. Raises Mismatch.
 
-        A retry by hand takes the definition of now, as far as the journal fits it.
+        A retry by hand takes the current definition, as far as the journal fits it.
         """
         outline = self.workflow.outline
         if outline is None or (is_begun and not outlines):
             return
-        stored = [read_outline(self._codec.decode(entry.value or "")) for entry in outlines]
+        stored = [read_outline(self.codec.decode(entry.value or "")) for entry in outlines]
         self.loop.rules = stored[-1].rules if stored else outline.rules
         if not outlines or outlines[0].seq != 1 - self._attempt:
             self._outline = outline
@@ -153,40 +186,43 @@ class LiveRun:
             reason, details = refusal(stored[0], outline, self.workflow.name, self.workflow.version)
             raise Mismatch(reason, details=details)
 
-    def _begin(self, input: str, at: int) -> Commands:
-        self._input = input
-        args, kwargs = self.workflow.signature.read(self._codec.decode(input))
+    def _beginning(self, input: str) -> Callable[[], Coroutine[Any, Any, Any]]:
+        self.input = input
+        args, kwargs = self.workflow.signature.read(self.codec.decode(input))
         function = self.workflow.function
-        return self._took(self.loop.begin(lambda: function(*args, **kwargs), at))
+        return lambda: function(*args, **kwargs)
 
     def _begin_refused(self, error: UnstorableValue, at: int) -> Commands:
         refused = InvalidArguments(str(error))
-        return self._took(self.loop.begin(lambda: _refuse(refused), at))
+        return self._took(self.loop.begin(lambda: refuse(refused), at))
 
     def replay(
         self, input: str, entries: Sequence[Entry], created_at: int, *, is_begun: bool = False
     ) -> Pieces[Commands]:
-        """Bring a new loop to where the journal ends; what is asked for from there on. Raises Mismatch. `is_begun` says
-        that something was asked for before, though the journal may be empty. Between two pieces nobody may hand the run
-        anything.
+        """Replay a journal on a new loop, and return the requests that are outstanding then. Raises Mismatch.
 
-        What an activation says is committed with its entry, so it need not be said again. But the first one has no
-        entry; and the last one before a failure may, after a retry, have come further with other code.
+        `is_begun` says that the run made requests before, though the journal may be empty. Between two pieces nothing
+        may be handed to the run.
+
+        The outputs of an activation are committed with its entry, so they are not written again. There are two
+        exceptions: the first activation has no entry, and after a retry the last activation before the failure may come
+        further with other code.
         """
         self.has_waited = self.has_staged = True
         outlines, entries = split(entries)
         self._compare(outlines, is_begun=is_begun or bool(entries))
         total = Replayed()
         try:
-            commands = total.add(self._begin(input, created_at))
+            begun = self.loop.begin_some(self._beginning(input), created_at)
+            commands = total.add(self._took((yield from self.loop.begin_on()) if begun is None else begun))
         except UnstorableValue as error:
             if entries:
                 raise Mismatch(str(error), details=str(error)) from error
-            commands = total.add(self._begin_refused(error, created_at))  # It has done nothing yet.
+            commands = total.add(self._begin_refused(error, created_at))  # The run has done nothing yet.
         return (yield from self._replay_entries(total, commands, entries))
 
     def undo(self, input: str, entries: Sequence[Entry], created_at: int, failure: str) -> Pieces[Commands]:
-        """Bring a run that rolls back to where its journal ends: what it did before tells what there is to undo. Raises
+        """Replay a run that rolls back: first its own code, to find its compensations, then the rollback so far. Raises
         Mismatch."""
         self._undone_for = failure
         outlines, entries = split(entries)
@@ -223,11 +259,11 @@ class LiveRun:
 
     def _hand_over(self, entry: Entry, entries: Sequence[Entry]) -> Commands:
         asked = self.loop.pending(entry.position)
-        if asked is None or asked != (entry.kind, entry.name):
+        if asked != (entry.kind, entry.name) and asked != (entry.kind, short_name(entry.name)):
             now = f"{asked[0]} {asked[1]!r}" if asked else "nothing"
             raise Mismatch(
                 f"at position {entry.position} the journal has {entry.kind} {entry.name!r}, the code asks for {now}",
-                details=diff(entries, self.seq, f"{now} at {entry.position}; open: {self._open()}"),
+                details=diff(entries, self.seq, f"{now} at {entry.position}; open: {_open(self)}"),
             )
         self.seq = entry.seq
         if entry.kind == "timer":
@@ -244,7 +280,7 @@ class LiveRun:
             failure = from_json(entry.failure, type=Failure)
             error = rebuild(failure, run_id=self.id, position=entry.position, seq=entry.seq)
             return self._took(complete(entry.position, entry.at, error=error))
-        text = self._codec.decode(entry.value or "")
+        text = self.codec.decode(entry.value or "")
         try:
             if ask is not None:
                 value = self._read(ask, text)
@@ -256,7 +292,7 @@ class LiveRun:
         return self._took(complete(entry.position, entry.at, value=value))
 
     def _read(self, ask: Ask, text: str) -> Any:
-        """What workflow code gets for a request, from its entry's value."""
+        """Return what workflow code gets for a request, from the value of its journal entry."""
         if ask.kind == "wait":
             got = read_won(ask.what, from_json(text, type=Won))
             if isinstance(got, RunEnded) and got.error is not None:
@@ -283,12 +319,12 @@ class LiveRun:
         self, ask: Ask, text: str | None, error: BaseException | None, *, at: int, read: tuple[str, ...] = (),
         consumed: tuple[str, ...] = (),
     ) -> Advance:  # fmt: skip
-        """What was asked for is there, as JSON, or cannot be had: journal it, go on, and say what is to be written."""
+        """Journal the answer to a request (JSON, or an error), go on with the run, and return the op to write."""
         at = self.time(at)
         entry, value, error = self._ask_entry(ask, text, error, at)
         commands = self._took(self.loop.complete_ask(ask.position, at, value=value, error=error))
         if error is not None:
-            entry = _located(entry, error)
+            entry = located(entry, error)
         dropped = () if ask.kind == "start" else (ask.position,)
         cause = f"{ask.kind} over"
         return self.advance(commands, at, cause, (entry,), dropped, read=read, consumed=consumed)
@@ -316,7 +352,7 @@ class LiveRun:
             position=ask.position,
             kind=ask.kind,
             name=ask.name,
-            value=None if text is None else self._codec.encode(text),
+            value=None if text is None else self.codec.encode(text),
             failure=failed,
             started_at=ask.since,
             at=at,
@@ -328,7 +364,7 @@ class LiveRun:
         self, request: StepRequest, value: Any, error: BaseException | None, *, history: list[Attempt], started_at: int,
         attempts: int, at: int,
     ) -> Advance:  # fmt: skip
-        """A step came to its end: journal it, go on, and say what is to be written."""
+        """Journal the end of a step, go on with the run, and return the op to write."""
         position, call = request.position, request.call
         if at < self.loop.at:
             at = self.time(at)
@@ -364,17 +400,17 @@ class LiveRun:
         )
         commands = self._took(self.loop.complete_step(position, at, value=value, error=error))
         if error is not None:
-            entry = _located(entry, error)
+            entry = located(entry, error)
         return self.advance(commands, at, "step finished", (entry,), dropped)
 
     def step_staged(self, request: StepRequest, staged: Staged, at: int) -> Advance:
-        """A transactional step has committed what it came to, in this life or in another: journal it, go on, and say
-        what is to be written. With its entry, what is staged goes. Raises Mismatch."""
+        """Journal the result that a transactional step has committed, in this process or in an earlier one, go on with
+        the run, and return the op to write. The commit of the entry removes the staged result. Raises Mismatch."""
         position, name = request.position, request.name
         at = self.time(at)
         call: StepCall[Any] = request.call
         try:
-            value = call.step.signature.result.read(self._codec.decode(staged.value), f"the staged value of {name!r}")
+            value = call.step.signature.result.read(self.codec.decode(staged.value), f"the staged value of {name!r}")
         except UnstorableValue as error:
             raise Mismatch(str(error), details=str(error)) from error
         self.seq += 1
@@ -395,22 +431,8 @@ class LiveRun:
         commands = self._took(self.loop.complete_step(position, at, value=value))
         return self.advance(commands, at, "step finished", (entry,), (position,))
 
-    def find_staged(self, found: Sequence[Staged]) -> None:
-        """After a replay: keep what steps that are asked for have committed. Raises Mismatch if other steps did."""
-        for staged in found:
-            asked = self.loop.pending(staged.position)
-            if asked is None:
-                continue  # It was withdrawn while it was being committed.
-            if asked != ("step", staged.name):
-                raise Mismatch(
-                    f"at position {staged.position} step {staged.name!r} was done, the code asks for {asked[0]} "
-                    f"{asked[1]!r}",
-                    details=f"- {staged.position:<8} step {staged.name}\n+ {staged.position:<8} {' '.join(asked)}",
-                )
-            self.staged[staged.position] = staged
-
     def timer_fired(self, timer: TimerRequest, at: int) -> Advance:
-        """A timer is due: journal it, go on, and say what is to be written."""
+        """Journal a due timer, go on with the run, and return the op to write."""
         at = max(self.time(at), timer.due_at)
         self.seq += 1
         entry = Entry(
@@ -427,7 +449,7 @@ class LiveRun:
         return self.advance(commands, at, "timer fired", (entry,), (timer.position,))
 
     def _fire(self, position: str, at: int) -> Commands:
-        """Hand over a due timer, and keep in mind whether it was somebody's time that is up."""
+        """Hand over a due timer, and remember its entry if the timer was a timeout."""
         if self.loop.is_timeout(position):
             self.loop.elapsed = self.seq
         return self._took(self.loop.fire_timer(position, at))
@@ -436,15 +458,15 @@ class LiveRun:
         self, commands: Commands, at: int, cause: str, entries: tuple[Entry, ...] = (), dropped: tuple[str, ...] = (),
         *, read: tuple[str, ...] = (), consumed: tuple[str, ...] = (),
     ) -> Advance:  # fmt: skip
-        """The op that makes these commands durable; they are released from the gate once it is committed."""
-        at_once = NOTHING_AT_ONCE
+        """Return the op that makes these commands durable. The gate releases them once the op is committed."""
+        answered = NOTHING_AT_ONCE
         if commands.asks:
-            at_once = self._answer_at_once(commands, at, entries)
-            commands, entries = at_once.commands, tuple(at_once.entries)
+            answered = at_once(self._answer_at_once(commands, at, entries))
+            commands, entries = answered.commands, tuple(answered.entries)
         if self._outline is not None:
             entries += self.take_outline(at)
         self.gate.append(commands)
-        # The hot path: it goes on with steps and nothing else.
+        # The hot path: the run goes on with steps and nothing else.
         if commands.only_steps and self.requests and not (self.pausing or read or consumed):
             return Advance(
                 run_id=self.id,
@@ -455,43 +477,37 @@ class LiveRun:
                 waits_dropped=dropped,
                 plain=not dropped and bool(entries),
             )
-        return self._advance_at_length(commands, at, cause, entries, dropped, read, consumed, at_once)
+        begun = at_once(begin_waiting(self, commands, at)) if commands.timers or commands.asks else _NOTHING
+        return self._advance_at_length(commands, at, cause, entries, dropped, read, consumed, answered, begun)
 
     def take_outline(self, at: int) -> tuple[Entry, ...]:
-        """What tells which definition the run began with, unless that is written."""
+        """Return the entry that says with which definition the run began; nothing if it is already written."""
         outline, self._outline = self._outline, None
         if outline is None:
             return ()
-        return (outline.entry(self.id, self._attempt, self._codec.encode(to_json(outline).decode()), at),)
+        return (outline.entry(self.id, self._attempt, self.codec.encode(to_json(outline).decode()), at),)
 
     def _advance_at_length(
         self, commands: Commands, at: int, cause: str, entries: tuple[Entry, ...], dropped: tuple[str, ...],
-        read: tuple[str, ...], consumed: tuple[str, ...], at_once: AnsweredAtOnce,
+        read: tuple[str, ...], consumed: tuple[str, ...], answered: AnsweredAtOnce, begun: Begun,
     ) -> Advance:  # fmt: skip
-        waits: list[Wait] = []
-        children: list[Start] = []
-        tasks: list[Task] = []
-        if commands.timers or commands.asks:
-            waits, children, tasks = self._begin_waiting(commands, at)
+        waits, children, tasks = begun
         more_dropped: list[str] = []
         cancels: list[str] = []
         if commands.asks_withdrawn or commands.timers_dropped or commands.steps_cancelled:
-            more_dropped, cancels = self._stop_waiting(commands)
+            more_dropped, cancels = stop_waiting(self, commands)
         end = continuation = None
         if commands.end is not None:
             self.ended = True
             cancels += self.children.values()
             if isinstance(commands.end, Continued):
-                continuation = self._onward(commands.end)
+                continuation = continuation_of(self, commands.end)
             else:
                 end = self._end(commands.end)
         published, items = rows_of(self.id, commands.outputs, at, self._encode) if commands.outputs else ((), ())
-        stock: Stock | None = None
+        staged: ArtifactWrites | None = None
         if self.has_staged and commands.outputs:
-            stock = stock_of(self.id, self.workflow.name, commands.outputs, at, self._ids, self._codec)
-        if tasks:
-            stock = Stock() if stock is None else stock
-            stock.tasks += tasks
+            staged = artifacts_of(self.id, self.workflow.name, commands.outputs, at, self.ids, self.codec)
         return Advance(
             run_id=self.id,
             at=at,
@@ -501,59 +517,38 @@ class LiveRun:
             waits=tuple(waits),
             waits_dropped=(*dropped, *more_dropped),
             events_read=read,
-            read_ahead=at_once.read_ahead,
+            read_ahead=answered.read_ahead,
             consumed=consumed,
-            starts=(*at_once.starts, *children),
+            starts=(*answered.starts, *children),
             cancels=tuple(cancels),
-            undo=at_once.undo,
+            undo=answered.undo,
             published=published,
             stream_items=items,
-            stock=stock,
+            artifacts=staged,
+            tasks=tuple(tasks),
             idle=end is None and continuation is None and self.idle,
             end=end,
             continuation=continuation,
         )
 
-    def _begin_waiting(self, commands: Commands, at: int) -> tuple[list[Wait], list[Start], list[Task]]:
-        """The rows of what is asked for: what it waits for, the children it starts and the tasks it opens for that."""
-        waits = [
-            Wait(run_id=self.id, position=t.position, kind="timer", name=t.name, due_at=t.due_at, since=t.since)
-            for t in commands.timers
-        ]
-        children: list[Start] = []
-        tasks: list[Task] = []
-        for ask in commands.asks:
-            if ask.kind == "task":
-                tasks.append(ask.what.opened(self.id, ask, self._ids(at), at, self._codec))
-                waits += ask.what.rows(self.id, ask, tasks[-1].id)
-                continue
-            more, child = self._waits_of(ask, at)
-            waits += more
-            children += child
-        self.has_waited = True
-        return waits, children, tasks
+    def _answer_at_once(self, commands: Commands, at: int, entries: tuple[Entry, ...]) -> Pieces[AnsweredAtOnce]:
+        """Answer the requests that can be answered at once, and go on with the run before all of it is committed
+        together.
 
-    def _stop_waiting(self, commands: Commands) -> tuple[list[str], list[str]]:
-        """The positions that it no longer waits at, and the children that it no longer needs."""
-        withdrawn = [self.children.pop(position, None) for position in commands.asks_withdrawn]
-        cancels = [child_id for child_id in withdrawn if child_id is not None]
-        dropped = [*commands.asks_withdrawn, *commands.timers_dropped]
-        for position in commands.steps_cancelled:
-            self.pausing.pop(position, None)
-            if self.retries.pop(position, None) is not None:
-                dropped.append(position)
-        return dropped, cancels
-
-    def _answer_at_once(self, commands: Commands, at: int, entries: tuple[Entry, ...]) -> AnsweredAtOnce:
-        """Children that are started and not awaited have their ids at once, compensations need nothing, and events that
-        were sent before are there: so the run goes on with them before all of it is committed, together."""
+        These are: ids of children that are started and not awaited, registrations of compensations, and events that
+        were sent before.
+        """
         total = Merged()
         answered = AnsweredAtOnce(commands, [*entries])
-        # An advance that is not committed yet may have begun to wait for the very events that are there.
-        ahead = None if self.gate or self._box is None else ReadAhead(self.id, self._box(self.id), self._codec)
+        # An advance that is not committed yet may wait for the same events that are now in the mailbox.
+        ahead = None if self.gate or self._box is None else ReadAhead(self.id, self._box(self.id), self.codec)
         asked = deque(commands.asks)
         total.add(commands)
-        while asked and total.end is None:
+        for number in count(1):
+            if not asked or total.end is not None:
+                break
+            if number % PIECE_ITEMS_MAX == 0:
+                yield
             ask = asked.popleft()
             text = self._text_at_once(ask, at, ahead, answered) if total.has(ask) else None
             if text is not None:
@@ -568,12 +563,12 @@ class LiveRun:
         return answered
 
     def _text_at_once(self, ask: Ask, at: int, ahead: ReadAhead | None, answered: AnsweredAtOnce) -> str | None:
-        """The value of a request that nobody has to be asked about, as JSON."""
+        """Return the answer to a request that can be answered at once, as JSON; None if it cannot."""
         if ask.kind == "wait":
             return None if ahead is None else ahead.read(ask, at)
         if ask.kind == "start" and ask.what.id is None:
-            child_id = self._ids(at)
-            answered.starts.append(self.start_of(ask, child_id, at))
+            child_id = self.ids(at)
+            answered.starts.append(start_of(self, ask, child_id, at))
             return to_json(child_id).decode()
         if ask.kind == "compensate":
             answered.undo += 1
@@ -581,67 +576,22 @@ class LiveRun:
             return text
         return None
 
-    def _onward(self, end: Continued) -> Continuation:
-        return Continuation(
-            workflow=end.workflow.name,
-            workflow_version=end.workflow.version,
-            input=self._codec.encode(end.input),
-            origin=identity(self.workflow.name, self._codec.decode(self._input), self.workflow),
-        )
-
-    def start_of(self, ask: Ask, child_id: str, at: int) -> Start:
-        child: ChildCall = ask.what
-        return Start(
-            run_id=child_id,
-            at=at,
-            workflow=child.workflow.name,
-            workflow_version=child.workflow.version,
-            model=child.workflow.model,
-            input=self._codec.encode(child.input),
-            tags=child.tags,
-            deadline=None if child.deadline_us is None else at + child.deadline_us,
-            parent_id=self.id,
-            bond=child.bond,
-            fresh=child.id is None,
-        )
-
-    def waits_again(self, ask: Ask, at: int) -> tuple[Wait, ...]:
-        """The rows of a request that is outstanding."""
-        return self._waits_of(ask, at)[0]
-
-    def _waits_of(self, ask: Ask, at: int) -> tuple[tuple[Wait, ...], tuple[Start, ...]]:
-        """The rows of a request, and the child that it starts, if any."""
-        if ask.kind == "wait":
-            return ask.what.rows(self.id, ask), ()
-        if ask.kind == "start":  # With an id of the caller's: whether it can be had is not known yet.
-            return (), ()
-        starts: tuple[Start, ...] = ()
-        child_id = self.children.get(ask.position)
-        if child_id is None:
-            child_id = self.children[ask.position] = self._ids(at)
-            starts = (self.start_of(ask, child_id, at),)
-        wait = Wait(
-            run_id=self.id, position=ask.position, kind="run", name=ask.name, target=child_id, since=ask.since,
-            details=ask.what.digest or None,
-        )  # fmt: skip
-        return (wait,), starts
-
     def _end(self, end: Any) -> End:
         if self._undone_for is not None:
             return end_of_rollback(end, self._undone_for)
-        status, outcome = outcome_of(end, self.workflow, self._codec, self._payload_max, self.id, self.loop.elapsed)
+        status, outcome = outcome_of(end, self.workflow, self.codec, self._payload_max, self.id, self.loop.elapsed)
         return End(status=status, outcome=outcome, has_waited=self.has_waited, has_staged=self.has_staged)
 
     def _took(self, commands: Commands) -> Commands:
-        """Keep track of which steps are asked for, and mark what is said."""
+        """Keep track of the requests in these commands, and mark the outputs."""
         for request in commands.steps:
             self.requests[request.position] = request
         if commands.only_steps:
             return commands
         if commands.outputs:
-            said = enumerate(commands.outputs, 1)
-            commands.outputs = [replace(post, mark=(self.seq, number)) for number, post in said]
-            self.has_staged = self.has_staged or any(isinstance(post, StagePost) for post in commands.outputs)
+            numbered = enumerate(commands.outputs, 1)
+            commands.outputs = [replace(output, mark=(self.seq, number)) for number, output in numbered]
+            self.has_staged = self.has_staged or any(isinstance(output, ArtifactOutput) for output in commands.outputs)
         if commands.asks:
             for ask in commands.asks:
                 self.asks[ask.position] = ask
@@ -656,20 +606,16 @@ class LiveRun:
                 self.requests.pop(position, None)
         return commands
 
-    def _open(self) -> str:
-        steps = [f"{request.name!r} at {request.position}" for request in self.requests.values()]
-        return ", ".join([*steps, *(f"{ask.name!r} at {ask.position}" for ask in self.asks.values())]) or "nothing"
-
     @property
     def is_stuck(self) -> bool:
-        """Whether it waits, and nothing that it asked for is outstanding."""
+        """Whether the run waits, though none of its requests is outstanding."""
         return self.idle and not self.pausing and not self.loop.outstanding_timers and not self.asks
 
     def close(self) -> None:
         at_once(self.close_in_pieces())
 
     def close_in_pieces(self) -> Pieces[None]:
-        """End what its code has left unfinished, and its timers. It is of no more use from the first piece on."""
+        """End the unfinished tasks of the run's code, and its timers. The first piece makes the run unusable."""
         self.ended = True
         for start, part in parts([*self.timers.values()]):
             if start:
@@ -678,20 +624,12 @@ class LiveRun:
                 timer.cancel()
         self.timers.clear()
         yield from self.loop.close_in_pieces()
-        self.loop.about = None  # It refers back to the loop.
+        self.loop.about = None  # The CurrentRun refers back to the loop.
 
 
-def _located(entry: Entry, error: BaseException) -> Entry:
-    """The entry of a failure, with where it happened: only the workflow that was handed the exception can tell."""
-    where = where_of(error)
-    if not where or entry.failure is None:
-        return entry
-    failure = from_json(entry.failure, type=Failure)
-    return replace(entry, failure=to_json(replace(failure, where=where)).decode())
+def _open(live: LiveRun) -> str:
+    steps = [f"{request.name!r} at {request.position}" for request in live.requests.values()]
+    return ", ".join([*steps, *(f"{ask.name!r} at {ask.position}" for ask in live.asks.values())]) or "nothing"
 
 
 __all__ = ["Fired", "LiveRun", "Mismatch"]
-
-
-async def _refuse(error: InvalidArguments) -> None:
-    raise error

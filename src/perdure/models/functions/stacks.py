@@ -1,4 +1,4 @@
-"""Where suspended tasks stand, for people: one stack per task, outermost call first."""
+"""Stacks of suspended tasks, as texts for people: one stack for each task, outermost call first."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _waiting_for(task: WorkflowTask) -> str:
 
 
 def suspended(awaited: Any) -> Iterator[tuple[Any, FrameType]]:
-    """Follow the chain of awaits through what has a frame: coroutines, async generators and generators."""
+    """Yield the coroutines, async generators and generators in a chain of awaits, with their frames."""
     while awaited is not None:
         for frame_name, next_name in (("cr_frame", "cr_await"), ("ag_frame", "ag_await"), ("gi_frame", "gi_yieldfrom")):
             if (frame := getattr(awaited, frame_name, None)) is not None:

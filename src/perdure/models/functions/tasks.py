@@ -1,4 +1,4 @@
-"""Tasks: what a workflow has people, or programs elsewhere, do for it, and waits for."""
+"""Tasks: work that people, or programs elsewhere, do for a workflow while it waits."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from msgspec import Raw, Struct
 
 from perdure.errors import InvalidArguments, TaskFailed, UnstorableValue
 from perdure.kernel.records import Wait
-from perdure.kernel.stock import TASK_EVENT, Task, task_event
-from perdure.models.functions.artifacts import draft_of, stage_post
+from perdure.kernel.tasks import TASK_EVENT, Task, task_event
+from perdure.models.functions.artifacts import artifact_output, draft_of
 from perdure.models.functions.commands import Ask
 from perdure.models.functions.context import TimeReached, require_loop, timed_out
 from perdure.models.functions.loop import WorkflowLoop
@@ -31,11 +31,13 @@ T = TypeVar("T")
 TaskKind = Literal["human", "remote"]
 
 _TITLE_MAX_CHARS: Final = 2_000
-_ANSWER: Final = EventChoice[Any]("", None, (), "after_wait")  # The event's name has the task's id, which comes later.
+_ANSWER: Final = EventChoice[Any](
+    "", None, (), "after_wait"
+)  # The event's name contains the task's id, which is made later.
 
 
 class NewArtifact(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An artifact that an answer brings: text, or a JSON value."""
+    """An artifact in an answer: text, or a JSON value."""
 
     name: str
     value: Any
@@ -47,8 +49,8 @@ class NewArtifact(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Given(Struct, frozen=True, omit_defaults=True):
-    """What an answer brings: a value, and artifacts that its run is to stage, or the error that the worker gave up
-    with."""
+    """The content of an answer: a value and artifacts for the run to stage, or the error with which the worker gave
+    up."""
 
     task: str
     by: str
@@ -58,7 +60,7 @@ class Given(Struct, frozen=True, omit_defaults=True):
 
 
 class Answered(Struct, frozen=True):
-    """An answer that brings artifacts, as the workflow reads it."""
+    """An answer with artifacts, as the workflow reads it."""
 
     value: Any
     by: str
@@ -66,7 +68,7 @@ class Answered(Struct, frozen=True):
 
 
 class TaskCall(Struct, frozen=True, kw_only=True):
-    """What a request for a task is about. As a wait it has an answer among its options, and perhaps a timer."""
+    """The task that a request is about. As a wait it has the answer as an option, and a timer if there is a timeout."""
 
     queue: str
     kind: str
@@ -103,7 +105,8 @@ class TaskCall(Struct, frozen=True, kw_only=True):
         return tuple(waits)
 
     def read(self, won: Won, seq: int) -> Any:
-        """What came of it: the answer, or what was Answered, TimeReached, or TaskFailed. Raises UnstorableValue."""
+        """Return the outcome of the task: the answer's value, Answered if it has artifacts, TimeReached, or TaskFailed.
+        Raises UnstorableValue."""
         if won.option != 0:
             return read_won(Waits(self.options, self.due_at), won)
         try:
@@ -157,12 +160,14 @@ async def task(
     timeout: Duration | None = None,
     kind: TaskKind = "human",
 ) -> Any:
-    """Have somebody outside do something, and wait durably for the answer: a person (`kind` "human") or a worker that
-    claims tasks of the queue ("remote"). It is there for them from the commit on in which the run begins to wait, and
-    withdrawn in the commit in which it no longer does.
+    """Open a task for somebody outside, and wait durably for the answer.
 
-    An answer must fit `schema`: a JSON Schema, or a type, which it is then read as. Raises TimeoutError if none comes
-    within `timeout`, TaskFailed if a worker gives up; UnstorableValue, InvalidArguments, NotInWorkflow.
+    The task is for a person (`kind` "human"), or for a worker that claims tasks of the queue ("remote"). It is open
+    from the commit in which the run begins to wait, and withdrawn in the commit in which the run no longer waits. An
+    answer must fit `schema`: a JSON Schema, or a type, as which the answer is then read.
+
+    Raises TimeoutError if no answer comes within `timeout`; TaskFailed if a worker gives up; UnstorableValue,
+    InvalidArguments, NotInWorkflow.
     """
     loop = require_loop("task")
     is_type = schema is not None and not isinstance(schema, Mapping)
@@ -198,8 +203,10 @@ def ask_task(
     reader: Reader,
     timeout: Duration | None,
 ) -> asyncio.Future[Any]:
-    """A future for what became of a task, for `taken`: what `reader` makes of the answer, TimeReached, or TaskFailed.
-    `name` is that of its journal entry. Raises UnstorableValue, InvalidArguments."""
+    """Request a task, and return a future for its outcome: the answer as `reader` reads it, TimeReached, or TaskFailed.
+
+    Pass the outcome to `taken`. `name` is the name of the journal entry. Raises UnstorableValue, InvalidArguments.
+    """
     checked_text(queue, "a queue's name")
     if title:
         checked_text(title, "a title", _TITLE_MAX_CHARS)
@@ -222,17 +229,17 @@ def ask_task(
 
 
 def taken(loop: WorkflowLoop, got: Any) -> Any:
-    """What became of a task, once the artifacts that the answer has brought are staged."""
+    """Stage the artifacts of an answer, and return the outcome of the task."""
     if not isinstance(got, Answered):
         return got
     for one in got.artifacts:
         draft = draft_of(one.name, one.value, one.type, one.media_type, loop.payload_max)
-        said(loop, stage_post(draft, got.by))
+        said(loop, artifact_output(draft, got.by))
     return got.value
 
 
 def is_reserved(event_name: str) -> bool:
-    """Whether events of this name are answers to tasks, which cannot be sent as others are."""
+    """Return whether events of this name are answers to tasks, which cannot be sent as other events are."""
     return event_name.startswith(TASK_EVENT)
 
 

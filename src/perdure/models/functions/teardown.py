@@ -1,6 +1,8 @@
-"""Ending what a workflow left unfinished, on its own loop: `finally` blocks run, nothing is asked for, nothing escapes.
+"""Teardown: the unfinished tasks of a workflow are ended on its own loop. `finally` blocks run, but requests and errors
+have no effect.
 
-Code that swallows its cancellation gets a few more, then GeneratorExit. What survives even that can only be set aside.
+Code that swallows its cancellation is cancelled a few more times, then gets GeneratorExit. What survives even that can
+only be set aside.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ ROUNDS_MAX: Final = 8
 
 
 def close_tasks(tasks: Callable[[], list[WorkflowTask]], run: Callable[[], Pieces[None]], run_id: str) -> Pieces[None]:
-    """Cancel what `tasks()` still lists and `run()` the loop, a few times; then close the coroutines of the rest."""
+    """Cancel the tasks that `tasks()` lists and `run()` the loop, a few times. Then close the coroutines of the tasks
+    that are left."""
     for _ in range(ROUNDS_MAX):
         if not _cancel(tasks()):
             return
@@ -40,7 +43,7 @@ def _cancel(tasks: list[WorkflowTask]) -> bool:
 
 
 def close_generator(generator: AsyncGenerator[Any, Any], run_id: str) -> None:
-    """Run the generator's clean-up here and now. It cannot wait for anything: awaiting in it raises."""
+    """Run the generator's clean-up now. It cannot wait for anything: awaiting in it raises."""
     closing: Any = generator.aclose()
     try:
         closing.send(None)
@@ -55,7 +58,7 @@ def close_generator(generator: AsyncGenerator[Any, Any], run_id: str) -> None:
 
 
 def _close(coroutine: Any, run_id: str) -> None:
-    # When an inner one refuses, the outer ones end and let go of it: all are held here until none is suspended.
+    # If an inner coroutine refuses to end, the outer ones end and drop it. So all stay here until none is suspended.
     left = [one for one, _ in suspended(coroutine)] or [coroutine]
     for _ in range(ROUNDS_MAX):
         for one in left:
@@ -71,11 +74,12 @@ def _close(coroutine: Any, run_id: str) -> None:
 
 
 def _set_aside(thing: object, run_id: str) -> None:
-    """Keep it for ever. Python would end it once more when it is dropped, with no loop around that could stop it:
+    """Keep an object for ever, so that Python never finalizes it.
 
-    code that catches everything and tries again would then never give the thread back.
+    Python would end the coroutine once more when it is dropped, and no loop could stop it then: code that catches
+    everything and tries again would never give the thread back.
     """
-    import ctypes  # It is slow to import, and this is rare.
+    import ctypes  # It is slow to import, and rarely needed.
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
     advice = "let workflow code re-raise CancelledError"

@@ -1,15 +1,16 @@
-"""Transactional steps: a body that writes to tables of its own, in the transaction that stages its result."""
+"""Transactional steps: the body writes to the user's own tables, in the transaction that stages its result."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
 from perdure.errors import Misuse, UnstorableValue
-from perdure.kernel.records import Engine, Staged
+from perdure.kernel.records import Staged
+from perdure.models.common.host_parts import HostParts
 from perdure.models.common.transactions import (
     CodecFailed,
     Concluded,
@@ -24,19 +25,15 @@ from perdure.models.common.transactions import (
     without_loop,
 )
 from perdure.models.functions.artifacts import marked
-from perdure.ports import Codec, Store
+from perdure.models.functions.step_in_flight import AttemptInFlight, StepInFlight
 from perdure.values.json import to_text
-
-if TYPE_CHECKING:
-    from perdure.models.functions.heartbeats import Pulse
-    from perdure.models.functions.steps import Execution
 
 
 class _Body:
-    """One call of a step's function. `error` is what it raised, `is_final` if its result cannot be stored."""
+    """One call of a step's function. `error` is what it raised; `is_final` says that its result cannot be stored."""
 
     def __init__(
-        self, transactions: Transactions, execution: Execution, pulse: Pulse, fate: Fate, context: Context
+        self, transactions: Transactions, execution: StepInFlight, pulse: AttemptInFlight, fate: Fate, context: Context
     ) -> None:
         self.error: BaseException | None = None
         self.is_final = False
@@ -49,7 +46,7 @@ class _Body:
         self._context = context
 
     def plain(self, connection: Any, /) -> Staged:
-        """In the store's own thread."""
+        """Call the function in the store's own thread."""
         self._is_running = True
         try:
             return self._context.copy().run(self._plain, connection)
@@ -62,7 +59,7 @@ class _Body:
     def _plain(self, connection: Any) -> Staged:
         execution = self._execution
         self._begin(connection)
-        execution.runner.tell(execution.began, self._pulse)
+        execution.tell(execution.began, self._pulse)
         step, call = execution.step, execution.request.call
         holds_writer.set(lambda: step.name if self._is_running else "")
         with without_loop(step.name):
@@ -71,13 +68,15 @@ class _Body:
             if inspect.iscoroutine(value):
                 value.close()
             self.is_final = True
-            raise Misuse(f"the plain function of step {step.name!r} gave something to be awaited, which nobody can")
+            raise Misuse(
+                f"the plain function of step {step.name!r} returned an awaitable, which cannot be awaited here"
+            )
         text = self._text(value)
         codec = self._transactions.codec
-        return self._staged(encoded_elsewhere(codec, execution.runner.loop, text, self._refuse))
+        return self._staged(encoded_elsewhere(codec, self._transactions.loop, text, self._refuse))
 
     async def awaited(self, connection: Any, /) -> Staged:
-        """On the loop, in a task of the step's own."""
+        """Call the function on the loop, in the step's own task."""
         execution = self._execution
         try:
             self._begin(connection)
@@ -90,7 +89,8 @@ class _Body:
             raise
 
     def _begin(self, connection: Any) -> None:
-        """Nothing was committed so far, or this would not be called."""
+        """Prepare a call. Nothing of the attempt is committed: otherwise the store would not call the function. Raises
+        GivenUp, StepTimedOut."""
         self.is_called = True
         execution = self._execution
         if not self._fate.reopen():
@@ -99,12 +99,12 @@ class _Body:
         self._pulse.connection = connection
 
     def _text(self, value: Any) -> str:
-        """What it came to, as JSON that reads as its annotation says."""
+        """Return the result as JSON. Raises UnstorableValue if the result's annotation cannot read that JSON."""
         signature = self._execution.step.signature
         if signature.tells_staged:
             value = marked(value)
         try:
-            text = to_text(value, signature.about_result, self._execution.runner.payload_max)
+            text = to_text(value, signature.about_result, self._transactions.payload_max)
             signature.result.read(text, signature.about_result)
         except UnstorableValue:
             self.is_final = True
@@ -125,7 +125,7 @@ class _Body:
             attempt=execution.attempt,
             value=text,
             started_at=execution.started_at,
-            at=execution.runner.clock.now(),
+            at=self._transactions.clock.now(),
         )
         if not self._fate.settle():
             raise GivenUp
@@ -133,60 +133,61 @@ class _Body:
 
 
 class Transactions:
-    """The transactions of an engine's steps. `broken` is told of a step whose result the codec cannot take."""
+    """The transactions of an engine's steps."""
 
-    def __init__(
-        self,
-        store: Store,
-        codec: Codec,
-        me: Callable[[], Engine],
-        check_fence: Callable[[], Awaitable[object]],
-        broken: Callable[[Execution, BaseException], None],
-    ) -> None:
-        self._store = store
-        self.codec = codec
-        self._me = me
-        self._prove = check_fence
-        self._broken = broken
+    def __init__(self, parts: HostParts) -> None:
+        self.clock = parts.clock
+        self.codec = parts.codec
+        self.payload_max = parts.limits.payload_bytes_max
+        self.loop = asyncio.get_running_loop()
+        self._store = parts.store
+        self._coordinator = parts.coordinator
         self._tasks: set[asyncio.Task[Concluded]] = set()
 
-    def begin(self, execution: Execution, pulse: Pulse, context: Context) -> asyncio.Task[Concluded]:
-        """Start an attempt. Raises Misuse if there are no transactions for such functions on this store."""
+    def begin(self, execution: StepInFlight, pulse: AttemptInFlight, context: Context) -> None:
+        """Start an attempt. Raises Misuse if this store has no transactions for a function of this form."""
         check_form(self._store.transacts, execution.step.name, is_async=execution.step.is_async)
         fate = execution.fate = Fate()
         work = self._transact(execution, pulse, fate, context)
-        task = asyncio.get_running_loop().create_task(work, name="perdure-transaction", context=context)
+        task = self.loop.create_task(work, name="perdure-transaction", context=context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return task
+        task.add_done_callback(partial(_ended, execution))
+        execution.task = task
 
     def close(self) -> None:
-        """Wait for nothing any more. What is being committed is found by whoever goes on with the run."""
+        """Wait for no transaction any more. If one is being committed, the engine that goes on with the run finds its
+        result."""
         for task in self._tasks:
             task.cancel()
 
-    async def _transact(self, execution: Execution, pulse: Pulse, fate: Fate, context: Context) -> Concluded:
+    async def _transact(
+        self, execution: StepInFlight, pulse: AttemptInFlight, fate: Fate, context: Context
+    ) -> Concluded:
         def ended() -> None:
             pulse.connection = None
 
         return await transacted(
             store=self._store,
-            me=self._me,
+            coordinator=self._coordinator,
             spot=Spot(execution.live.id, execution.live.claim, execution.request.position, execution.step.name),
             fate=fate,
             body=lambda: _Body(self, execution, pulse, fate, context),
-            check_fence=self._prove,
             is_dropped=lambda: execution.dropped,
             ended=ended,
             again=execution.interrupted,
         )
 
-    def conclude(self, execution: Execution, error: BaseException) -> None:
-        """A step ended with what cannot be stored."""
-        if isinstance(error, CodecFailed):
-            self._broken(execution, error.error)
-        else:
-            execution.runner.finished(execution, None, error)
+
+def _ended(execution: StepInFlight, future: asyncio.Future[Concluded]) -> None:
+    if future.cancelled():
+        execution.ended(None, asyncio.CancelledError())
+        return
+    end = future.result()
+    if end.is_final and end.error is not None:
+        execution.cannot_be_stored(end.error)
+    else:
+        execution.ended(end.staged, end.error)
 
 
-__all__ = ["Concluded", "Fate", "Transactions"]
+__all__ = ["Transactions"]

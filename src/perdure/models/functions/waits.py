@@ -1,16 +1,18 @@
-"""What workflow code waits for: `receive` an event, or the `first` of events, a timer and ends of runs."""
+"""Waits of workflow code: `receive` waits for an event, `first` for the first of events, a timer and ends of runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from itertools import groupby
 from typing import Any, Final, Generic, TypeGuard, TypeVar, overload
 
 import msgspec
 from msgspec import Raw, Struct
 
 from perdure.errors import ChildFailed, InvalidArguments, Misuse, RunCancelled, UnstorableValue
-from perdure.kernel.records import Entry, Failure, Outcome, Run, Wait
+from perdure.kernel.failures import Failure
+from perdure.kernel.records import Entry, Outcome, Run, Wait
 from perdure.kernel.records import Event as EventRecord
 from perdure.models.functions.commands import Ask
 from perdure.models.functions.context import TimeReached, require_loop, timed_out
@@ -40,8 +42,10 @@ C = TypeVar("C")
 D = TypeVar("D")
 
 
+_OR: Final = " or "
+_NAMES_MAX: Final = 16
 _CANCELLED: Final = "perdure.errors:RunCancelled"
-_WHY_MAX_CHARS: Final = 2_000  # of the failure of a child in the message of ChildFailed; its cause has all of it
+_WHY_MAX_CHARS: Final = 2_000  # of a child's failure in the message of ChildFailed, whose cause has the whole failure
 
 
 class Choice(Generic[T_co]):
@@ -51,7 +55,7 @@ class Choice(Generic[T_co]):
 
 
 class EventChoice(Choice[T_co]):
-    """An event: of a class, or (`kind` None) of a name alone."""
+    """An event: of a class, or known by its name alone (`kind` None)."""
 
     __slots__ = ("kind", "mode", "name", "where")
 
@@ -63,7 +67,7 @@ class EventChoice(Choice[T_co]):
 
 
 class TimerChoice(Choice[TimeReached]):
-    """A point in time: absolute, or (`after`, in microseconds) from when the wait begins."""
+    """A point in time: absolute, or relative to the beginning of the wait (`after`, in microseconds)."""
 
     __slots__ = ("after", "at")
 
@@ -73,7 +77,7 @@ class TimerChoice(Choice[TimeReached]):
 
 
 class RunEnded(Struct, Generic[T], frozen=True):
-    """How a run that was waited for ended."""
+    """How a run ended that workflow code waited for."""
 
     run_id: str
     status: str
@@ -81,7 +85,7 @@ class RunEnded(Struct, Generic[T], frozen=True):
     error: BaseException | None = None
 
     def result(self) -> T:
-        """Its result. Raises ChildFailed unless it succeeded."""
+        """Return the run's result. Raises ChildFailed unless the run succeeded."""
         if self.error is not None:
             raise self.error
         return self.value  # type: ignore[return-value]
@@ -98,7 +102,7 @@ class RunChoice(Choice[RunEnded[T]], Generic[T]):
 
 
 class Waits(Struct, frozen=True):
-    """What a request to wait is about. `due_at` are the times of the timers among the options, by their place."""
+    """The options of a wait. `due_at` are the times of the timers among the options, by the option's index."""
 
     options: tuple[Choice[Any], ...]
     due_at: dict[int, int]
@@ -106,6 +110,11 @@ class Waits(Struct, frozen=True):
     @property
     def has_event(self) -> bool:
         return any(isinstance(option, EventChoice) for option in self.options)
+
+    @property
+    def is_for_runs(self) -> bool:
+        """Whether only the end of a run can win the wait."""
+        return all(isinstance(option, RunChoice) for option in self.options)
 
     def rows(self, run_id: str, ask: Ask) -> tuple[Wait, ...]:
         found: list[Wait] = []
@@ -120,11 +129,11 @@ class Waits(Struct, frozen=True):
         return tuple(found)
 
 
-_NO_VALUE: Final = Raw(b"")  # This very object is left out of the JSON; another one would leave a hole in it.
+_NO_VALUE: Final = Raw(b"")  # Only this object is left out of the JSON. Another empty Raw would make it invalid.
 
 
 class Won(Struct, frozen=True, omit_defaults=True):
-    """A wait's journal entry: which option won, and with what."""
+    """The value of a wait's journal entry: which option won, and with what."""
 
     option: int
     event: str | None = None
@@ -136,12 +145,12 @@ class Won(Struct, frozen=True, omit_defaults=True):
     run: str | None = None
     status: str | None = None
     failure: Failure | None = None
-    fallback: str = "discard"  # of the event: where it goes if a retry sets this entry aside and nobody reads it again
+    fallback: str = "discard"  # where the event goes if a retry sets this entry aside and no run reads it again
 
 
 def won_by_event(event: EventRecord, option: int, codec: Codec) -> Won:
     value = Raw(codec.decode(event.value).encode())
-    # What came from the queue of its name goes back there, but for a copy: the event itself is kept there.
+    # An event from the queue of its name goes back there. A copy does not: the event itself is still in the queue.
     fallback = event.fallback if not event.shared else "broadcast" if event.consumed else "discard"
     return Won(
         option=option, event=event.id, name=event.name, sent_at=event.at, value=value, fallback=fallback
@@ -149,10 +158,11 @@ def won_by_event(event: EventRecord, option: int, codec: Codec) -> Won:
 
 
 def read_before(entries: Iterable[Entry], codec: Codec, kept_until: int) -> tuple[EventRecord, ...]:
-    """The events that these entries of a journal have read, in the order of reading, for their run to read again.
+    """Return the events that these entries of a journal have read, in the order of reading, for the run to read again.
 
-    They were read in time, so they do not expire any more; but one that may go back to the queue of its name, which is
-    everybody's, is kept until then."""
+    They were read in time, so they no longer expire. An event that may go back to the queue of its name, which all runs
+    share, is kept until `kept_until`.
+    """
     found: list[EventRecord] = []
     for entry in entries:
         if entry.kind != "wait" or entry.value is None:
@@ -177,20 +187,20 @@ def read_before(entries: Iterable[Entry], codec: Codec, kept_until: int) -> tupl
 
 
 def failed_before(entries: Iterable[Entry], codec: Codec) -> set[str]:
-    """The runs whose failures a wait among these entries of a journal was handed."""
+    """Return the runs whose failures were handed to a wait among these entries of a journal."""
     texts = (entry.value for entry in entries if entry.kind == "wait" and entry.value is not None)
     ends = (msgspec.json.decode(codec.decode(text), type=Won) for text in texts)
     return {won.run for won in ends if won.run is not None and won.status == "failed"}
 
 
 def started_before(entries: Iterable[Entry], codec: Codec) -> set[str]:
-    """The children that these entries of a journal have started, or found started."""
+    """Return the children that these entries of a journal have started, or found started."""
     texts = (entry.value for entry in entries if entry.kind == "start" and entry.value is not None)
     return {msgspec.json.decode(codec.decode(text), type=str) for text in texts}
 
 
 def read_won(waits: Waits, won: Won) -> Any:
-    """What workflow code gets. Raises UnstorableValue if it does not fit the code any more."""
+    """Return what workflow code gets from a wait. Raises UnstorableValue if that no longer fits the code."""
     if not 0 <= won.option < len(waits.options):
         raise UnstorableValue(f"the journal's wait was won by option {won.option}, and there are {len(waits.options)}")
     option = waits.options[won.option]
@@ -209,7 +219,8 @@ def read_won(waits: Waits, won: Won) -> Any:
 
 
 def _check_chosen(option: EventChoice[Any], text: str) -> None:
-    """Raise UnstorableValue if the event is not one that the wait chooses: it was chosen by another filter."""
+    """Check that an event passes the filter of its wait: it may have been read with another filter. Raises
+    UnstorableValue."""
     fields = fields_of(msgspec.json.decode(text))
     for name, wanted in option.where:
         if fields.get(name) != wanted:
@@ -218,7 +229,7 @@ def _check_chosen(option: EventChoice[Any], text: str) -> None:
 
 
 def misfit_of(waits: Waits, won: Won) -> str:
-    """What is wrong with the event that has won, for the class it is waited for by; empty if nothing is."""
+    """Return why the event that has won a wait does not fit the class of the wait; "" if it does."""
     option = waits.options[won.option] if 0 <= won.option < len(waits.options) else None
     if not isinstance(option, EventChoice) or option.kind is None:
         return ""
@@ -248,13 +259,13 @@ def _how(target: str, won: Won) -> str:
     if won.status == "missing":
         return f"there is no run {target!r} to wait for"
     why = "" if won.failure is None else won.failure.message
-    if len(why) > _WHY_MAX_CHARS:  # It has the reason of the child's child in it, and so on down: keep both ends.
+    if len(why) > _WHY_MAX_CHARS:  # It contains the reason of the child's child, and so on. Keep both ends.
         why = f"{why[: _WHY_MAX_CHARS // 2]} … {why[-_WHY_MAX_CHARS // 2 :]}"
     return f"run {target!r} ended as {won.status}" + (f": {why}" if won.failure is not None else "")
 
 
 def won_by_end(option: int, target: str, ended: tuple[Run, Outcome] | None, codec: Codec) -> Won:
-    """The run waited for has ended (None: there is none)."""
+    """Return the entry value of a wait that the end of a run has won. `ended` is None if there is no such run."""
     if ended is None:
         return Won(option=option, run=target, status="missing")
     run, outcome = ended
@@ -264,7 +275,7 @@ def won_by_end(option: int, target: str, ended: tuple[Run, Outcome] | None, code
 
 
 def child_failed(target: str, ended: tuple[Run, Outcome] | None, codec: Codec) -> ChildFailed:
-    """What awaiting a child raises if it did not succeed."""
+    """Return the error that awaiting a child raises if the child did not succeed."""
     error = _read_end(won_by_end(0, target, ended, codec), None).error
     assert isinstance(error, ChildFailed)
     return error
@@ -278,7 +289,7 @@ def child_failed(target: str, ended: tuple[Run, Outcome] | None, codec: Codec) -
 def timer(
     duration: Duration = 0, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0
 ) -> TimerChoice:
-    """A timer for `first`, from when the wait begins. Numbers are seconds."""
+    """Return a timer for `first`, which starts when the wait begins. A number is a number of seconds."""
     more = days * 86_400.0 + hours * 3_600.0 + minutes * 60.0 + seconds
     in_all = seconds_of(seconds_of(duration, "timer") + more, "timer")
     return TimerChoice(after=max(0, round(in_all * 1_000_000)))
@@ -286,7 +297,7 @@ def timer(
 
 @checked
 def timer_at(when: datetime) -> TimerChoice:
-    """A point in time for `first`; one in the past is reached at once."""
+    """Return a point in time for `first`. A time in the past is reached at once."""
     return TimerChoice(at=from_datetime(when))
 
 
@@ -302,7 +313,10 @@ def event(
 def event(
     kind: type[Any] | str, *, where: Mapping[str, Any] | None = None, delivery: Delivery | None = None
 ) -> EventChoice[Any]:
-    """An event for `first`, chosen by its fields (`where={"order": "o-17"}`), or by its name alone."""
+    """Return an event for `first`: of a class, or known by its name alone.
+
+    `where={"order": "o-17"}` chooses among the events by their fields. Raises InvalidArguments.
+    """
     if isinstance(kind, str):
         options = options_of(NamedEvent(kind))
         return EventChoice(options.name, None, where_of(where, f"event {kind!r}"), delivery or options.delivery)
@@ -327,8 +341,10 @@ async def receive(kind: str, *, timeout: Duration | None = None, where: Mapping[
 async def receive(
     kind: type[Any] | str, *, timeout: Duration | None = None, where: Mapping[str, Any] | None = None
 ) -> Any:
-    """Wait durably for an event: the typed one, or the value of a named one. Raises TimeoutError if it does not come
-    within `timeout`."""
+    """Wait durably for an event, and return it. For an event known by its name alone, return its value.
+
+    Raises TimeoutError if no event comes within `timeout`; InvalidArguments, NotInWorkflow.
+    """
     chosen = event(kind, where=where)
     if timeout is None:
         got = await require_loop("receive").ask("wait", chosen.name, Waits((chosen,), {}))
@@ -353,8 +369,15 @@ async def first(
 async def first(*choices: type[Any] | Choice[Any]) -> Any: ...
 @checked
 async def first(*choices: type[Any] | Choice[Any]) -> Any:
-    """Wait durably for whichever comes first: events, a timer, ends of runs. What wins is journaled; the others are no
-    longer waited for, and events that come later stay queued. Of several timers the earliest counts."""
+    """Wait durably for whichever comes first: an event, a timer, the end of a run.
+
+    The winner is journaled. The run no longer waits for the others, and events that come later stay queued. Of several
+    timers the earliest counts.
+
+    Each choice is a row in the store while the run waits. To go through the ends of many runs one after the other, use
+    `asyncio.as_completed([run.result() for run in runs])`: it waits once for each run, where a loop over `first(*runs)`
+    waits for all remaining runs each time.
+    """
     if not choices:
         raise InvalidArguments("first() needs something to wait for: event classes, timer(…), runs")
     return await _wait(*(choice if isinstance(choice, Choice) else event(choice) for choice in choices))
@@ -376,7 +399,19 @@ async def _wait(*choices: Choice[Any]) -> Any:
     earliest = min(due, key=lambda index: due[index], default=None)
     options = tuple(c for i, c in enumerate(choices) if not isinstance(c, TimerChoice) or i == earliest)
     due_at = {i: due[earliest] for i, c in enumerate(options) if isinstance(c, TimerChoice) and earliest is not None}
-    return await loop.ask("wait", " or ".join(map(_named, options)), Waits(options, due_at))
+    return await loop.ask("wait", short_name(" or ".join(map(_named, options))), Waits(options, due_at))
+
+
+def short_name(name: str) -> str:
+    """Return the name of a wait. If it has many options, equal ones in a row are counted.
+
+    Otherwise a run that waits for the first of a thousand children, and then for the first of the remaining ones, and
+    so on, would have a thousand long names in its journal.
+    """
+    if name.count(_OR) < _NAMES_MAX:
+        return name
+    runs = ((one, sum(1 for _ in same)) for one, same in groupby(name.split(_OR)))
+    return _OR.join(one if count == 1 else f"{one} ×{count}" for one, count in runs)
 
 
 def _named(choice: Choice[Any]) -> str:

@@ -1,6 +1,7 @@
-"""What runs in a worker process: one job of a step at a time, and the words that it and its engine exchange.
+"""The code of a worker process, which runs one job of a step at a time, and the messages between it and its engine.
 
-It ends when its pipe does, in the middle of a job too: then its engine's process is gone, or wants no more of it.
+The process ends when its pipe is closed, also in the middle of a job: then the engine's process is gone, or no longer
+needs it.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from msgspec.json import encode as to_json
 from msgspec.structs import replace
 
 from perdure.errors import InvalidDefinition, Misuse, StepFailed
-from perdure.kernel.records import Failure
+from perdure.kernel.failures import Failure
 from perdure.models.common.interrupts import failed_by_exit
 from perdure.models.functions.context import CurrentStep, in_step
 from perdure.models.functions.define import Step
-from perdure.models.functions.stream_writer import item_text
+from perdure.models.functions.unwritten_items import item_text
 from perdure.values.failures import to_failure
 from perdure.values.json import Signature, to_text
 
@@ -39,7 +40,7 @@ _LOOK_EVERY_S: Final = 1.0
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """An attempt to be made: what to call, with which arguments (JSON), and what `current_step()` is to say there."""
+    """An attempt to run: what to call, with which arguments (JSON), and what `current_step()` returns there."""
 
     module: str
     function: str
@@ -54,7 +55,7 @@ class Job(Struct, frozen=True, kw_only=True):
 
 
 class Ready(Struct, frozen=True, tag=True):
-    """The process is up: all that it needs before its first job is imported."""
+    """The process is ready: it has imported all that it needs before its first job."""
 
 
 class Began(Struct, frozen=True, tag=True):
@@ -62,21 +63,21 @@ class Began(Struct, frozen=True, tag=True):
 
 
 class Beat(Struct, frozen=True, tag=True):
-    """A heartbeat."""
+    """The job sent a heartbeat."""
 
     details: str | None
 
 
 class Item(Struct, frozen=True, tag=True):
-    """An item for a stream, as JSON."""
+    """The job appended an item to a stream. The value is JSON."""
 
     stream: str
     value: str
 
 
 class Ended(Struct, frozen=True, tag=True, kw_only=True):
-    """The job is done: the function returned this, as JSON, or failed (`is_final`: with what no retry follows);
-    `details` is what it said last."""
+    """The job has ended: with the function's result as JSON, or with a failure. `is_final` says that no retry follows.
+    `details` are heartbeat details that were not sent before."""
 
     result: str | None = None
     failure: Failure | None = None
@@ -88,15 +89,16 @@ Word = Ready | Began | Beat | Item | Ended
 
 
 def main(connection: Connection, engine_pid: int) -> None:
-    """The life of a worker process."""
-    # A signal to the whole group of processes is for the engine to act on; it ends its workers when it is ready to.
+    """Run a worker process."""
+    # Signals to the whole process group are ignored here. The engine acts on them, and ends its workers when it is
+    # ready.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     Worker(connection, engine_pid).run()
 
 
 class Worker:
-    """Jobs are run in the main thread, another one listens to the pipe."""
+    """Runs jobs in the main thread. Another thread listens to the pipe."""
 
     def __init__(self, connection: Connection, engine_pid: int) -> None:
         self._connection = connection
@@ -113,7 +115,7 @@ class Worker:
             while (job := self._jobs.get()) is not None:
                 end = self._do(job)
                 for stream in (sys.stdout, sys.stderr):
-                    with suppress(AttributeError, OSError, ValueError):  # There may be none, or a closed one.
+                    with suppress(AttributeError, OSError, ValueError):  # The stream may be missing or closed.
                         stream.flush()
                 self._is_busy = False
                 self.send(end)
@@ -125,7 +127,7 @@ class Worker:
     def _listen(self) -> None:
         try:
             while True:
-                # The end of a pipe is not seen while a process forked off the engine's still has it open.
+                # The end of the pipe is not seen while a process that the engine's process forked still has it open.
                 while not self._connection.poll(_LOOK_EVERY_S):
                     if os.getppid() != self._engine_pid:
                         raise EOFError
@@ -134,11 +136,11 @@ class Worker:
                 self._jobs.put(job)
         except (EOFError, OSError):
             pass
-        except BaseException:  # noqa: BLE001 - whatever it is, nobody would be listening any more
+        except BaseException:  # noqa: BLE001 - after any error this thread no longer listens, so the process must end
             traceback.print_exc()
             os._exit(1)
         if self._is_busy:
-            os._exit(1)  # Another engine will do the job, and nobody wants what comes of this.
+            os._exit(1)  # Another engine runs the step again, so the outcome of this job no longer matters.
         self._jobs.put(None)
 
     def _do(self, job: Job) -> Ended:
@@ -174,7 +176,7 @@ class Worker:
             except (ImportError, AttributeError) as error:
                 raise InvalidDefinition(
                     f"a worker process does not find step {job.name!r} as {job.module}.{job.function} ({error}): "
-                    "define it at the top level of a module that can be imported, whatever the program that does so"
+                    "define it at the top level of a module that every program can import"
                 ) from error
             if isinstance(found, Step):
                 self._signatures[key] = (found.function, found.signature)
@@ -184,7 +186,7 @@ class Worker:
 
 
 class _Pulse:
-    """The attempt as its body knows it. Heartbeats go to the engine at once, but no more than twenty in a second."""
+    """The attempt, as its body sees it. Heartbeats are sent to the engine at once, but at most twenty in a second."""
 
     def __init__(self, worker: Worker, job: Job) -> None:
         self._worker = worker
@@ -203,24 +205,30 @@ class _Pulse:
             key=job.key,
             name=job.name,
             attempt=job.attempt,
-            resources=self._no_resource,
-            beat=self.beat,
             details=job.details,
-            append=self.append,
-            flush=_nothing_to_wait_for,
-            stage=_no_staging,
-            stage_file=_no_staging,
+            body=self,
         )
 
     def append(self, stream: str, value: Any) -> None:
-        """Hand an item to the engine. Waits while that one has its hands full."""
+        """Send an item to the engine. Waits while too many items wait to be written there."""
         item = Item(stream, item_text(stream, value, self._job.payload_max))
         with self._lock:
             if not self._is_over:
                 with suppress(OSError):  # The engine is gone, and so will this process be.
                     self._worker.send(item)
 
-    def _no_resource(self, kind: type[Any]) -> NoReturn:
+    async def flush(self) -> None:
+        """Do nothing: items are sent to the engine as soon as they are appended."""
+
+    def stage(self, *_: Any) -> NoReturn:
+        raise Misuse(
+            "a step in a worker process cannot stage artifacts: return the value, or a file's path, and let another "
+            "step stage it"
+        )
+
+    stage_file = stage
+
+    def resource(self, kind: type[Any]) -> NoReturn:
         raise Misuse(
             f"step {self._job.name!r} runs in a process of its own, and resources live in the engine's: make a "
             f"{kind.__qualname__} here, or leave out process=True"
@@ -246,7 +254,7 @@ class _Pulse:
         timer.start()
 
     def stop(self) -> str | None:
-        """The attempt is over: send nothing more. What was said and not sent."""
+        """Send nothing more, because the attempt is over. Returns the details that were not sent."""
         with self._lock:
             self._is_over = True
             return self._unsent
@@ -264,19 +272,8 @@ class _Pulse:
             self._worker.send(beat)
 
 
-def _no_staging(*_: Any) -> NoReturn:
-    raise Misuse(
-        "a step in a worker process cannot stage artifacts: return the value, or a file's path, and let another step "
-        "stage it"
-    )
-
-
-async def _nothing_to_wait_for() -> None:
-    """Items are on their way to the engine as soon as they are said."""
-
-
 def _as_in_engine(failure: Failure) -> Failure:
-    """The engine's main module has another name here."""
+    """Return a failure with the engine's name of its main module, which has another name in a worker process."""
     return replace(
         failure,
         type=failure.type.replace("__mp_main__:", "__main__:", 1),

@@ -1,1 +1,1 @@
-"""Graphs: workflows that are data, run by tokens that split at forks and meet at joins."""
+"""Graphs: workflows as data. Tokens execute them, split at forks and meet at joins."""

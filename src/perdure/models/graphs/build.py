@@ -1,4 +1,4 @@
-"""From a definition to what is run: looks up every name, parses every expression, and says all that is wrong."""
+"""Build a graph from its definition: look up every name, parse every expression, and report all problems."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.models.graphs.merges import Merge
 from perdure.models.graphs.places import invalid
 from perdure.models.graphs.plan import Edge, Exclusive, Join, Node, Passes, Plan
 from perdure.models.graphs.references import remember_reducer, resolve
-from perdure.models.graphs.spec import GraphSpec, Limits
+from perdure.models.graphs.spec import GraphLimits, GraphSpec
 from perdure.models.graphs.validate import Forks, Shortcut, Way, check_shape, shortcuts, tiers_of, ways_of
 
 
@@ -80,7 +80,7 @@ class _Building:
             joins=joins,
             output=output,
             timeout_s=spec.timeout,
-            limits=spec.limits or Limits(),
+            limits=spec.limits or GraphLimits(),
             exclusive=[
                 Exclusive(number=number, nodes=frozenset(part.nodes), keep=part.keep)
                 for number, part in enumerate(spec.exclusive)
@@ -93,7 +93,7 @@ class _Building:
             raise invalid(self._problems)
 
     def _tried(self, make: Any, *args: Any) -> Any:
-        """What a function makes, or None if the definition is wrong there."""
+        """Return the result of a function, or None if it found a problem in the definition."""
         try:
             return make(*args)
         except InvalidDefinition as error:
@@ -164,7 +164,7 @@ class _Building:
         )
 
     def _join(self, way: Way, fork: str, place: str) -> Join:
-        """The join of an edge: the same for all edges into a node that close the same fork."""
+        """Return the join of an edge. All edges into a node that close the same fork have the same join."""
         assert way.spec.join is not None
         spec = (structs.replace(way.spec.join, fork=None), way.spec.merges)
         known = self._joins.get((way.target, fork))

@@ -1,7 +1,7 @@
 """Chat completions: one request to a model's server, over HTTP as OpenAI defines it, and its answer.
 
-Everything that can be wrong becomes an LlmFailed, or a subclass that says that another attempt is of no use. What
-servers say is shown without the secret, which some of them repeat.
+Every error becomes an LlmFailed, or a subclass that is not retried. Messages of servers are shown without the secret,
+which some servers repeat.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class _Body(Struct):
 
 _BODY: Final = msgspec.json.Decoder(_Body)
 
-Heard = Callable[[str], Awaitable[None]]
+OnPiece = Callable[[str], Awaitable[None]]
 
 
 def wrong_with_url(url: str) -> str | None:
-    """What is wrong with an endpoint's address, if something is."""
+    """Return what is wrong with an endpoint's URL, or None."""
     try:
         parts = urlsplit(url)
         is_there = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -94,14 +94,14 @@ class Endpoint:
         self._secret = secret
         self._stall_s = stall_s
 
-    async def ask(self, body: dict[str, Any], heard: Heard | None) -> Answer:
-        """Ask, in a step. The body is sent as it is; with `heard`, which gets the pieces of the answer as they come, it
-        says that it wants a stream. Raises LlmFailed and its subclasses, SecretNotFound, Misuse."""
+    async def ask(self, body: dict[str, Any], on_piece: OnPiece | None) -> Answer:
+        """Send a request, in a step, and return the answer. With `on_piece` it asks for a stream, and passes the pieces
+        of the answer to `on_piece` as they come. Raises LlmFailed and its subclasses, SecretNotFound, Misuse."""
         base_url = self._base_url or os.environ.get(BASE_URL_VARIABLE) or OPENAI
         if (wrong := wrong_with_url(base_url)) is not None:
             raise LlmRefused(f"{self.place}: {BASE_URL_VARIABLE} in the environment is wrong: {wrong}")
         key = None if self._secret is None else await secret(self._secret, self.place, base_url)
-        return await _Request(self, base_url, key, self._secret, self._stall_s).send(body, heard)
+        return await _Request(self, base_url, key, self._secret, self._stall_s).send(body, on_piece)
 
 
 class _Request:
@@ -114,12 +114,12 @@ class _Request:
         self._stall_s = stall_s
         self._veil = Veil(key)
 
-    async def send(self, body: dict[str, Any], heard: Heard | None) -> Answer:
+    async def send(self, body: dict[str, Any], on_piece: OnPiece | None) -> Answer:
         import httpx
 
         headers = {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
         timeout = httpx.Timeout(self._stall_s, connect=min(self._stall_s, _CONNECT_TIMEOUT_S))
-        # None of httpx's errors becomes a cause: they refer to the request, and so to the secret.
+        # No error of httpx becomes a cause: it refers to the request, and so to the secret.
         try:
             async with (
                 guard(httpx.AsyncClient(timeout=timeout, verify=_trust()), self._url) as client,
@@ -127,9 +127,9 @@ class _Request:
             ):
                 if answer.status_code != 200:
                     raise self._refused(answer, await _beginning(answer))
-                if heard is not None and "event-stream" in answer.headers.get("content-type", ""):
-                    return await self._listen(answer, heard)
-                return await self._read(answer, heard)
+                if on_piece is not None and "event-stream" in answer.headers.get("content-type", ""):
+                    return await self._listen(answer, on_piece)
+                return await self._read(answer, on_piece)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise self._failed(f"cannot connect: {self._shown(str(error))}; is base_url right, and is it up?") from None
         except httpx.TimeoutException:
@@ -142,7 +142,7 @@ class _Request:
         except httpx.InvalidURL:
             raise LlmRefused(f"{self._about}: this is no address; put base_url right") from None
 
-    async def _read(self, response: httpx.Response, heard: Heard | None) -> Answer:
+    async def _read(self, response: httpx.Response, on_piece: OnPiece | None) -> Answer:
         content = bytearray()
         async for chunk in response.aiter_bytes():
             content += chunk
@@ -152,14 +152,14 @@ class _Request:
         choice = body.choices[0] if body.choices else _Choice()
         words = choice.message or _Words()
         text = self._veil.over(words.content or "")
-        if heard is not None and text:
-            await heard(text)
+        if on_piece is not None and text:
+            await on_piece(text)
         self._check_end(choice.finish_reason, words.refusal, text)
         if words.content is None:
             raise self._failed("the answer is malformed: there is no text in it")
         return self._answer(text, body.model, body.usage)
 
-    async def _listen(self, response: httpx.Response, heard: Heard) -> Answer:
+    async def _listen(self, response: httpx.Response, on_piece: OnPiece) -> Answer:
         pieces: list[str] = []
         size = 0
         refusal = ""
@@ -175,7 +175,7 @@ class _Request:
                 raise self._refusal(f"the answer has more than {_ANSWER_CHARS_MAX:,} characters; ask for less")
             if piece:
                 pieces.append(piece)
-                await heard(piece)
+                await on_piece(piece)
 
         async with aclosing(self._events(response)) as events:
             async for data in events:
@@ -197,7 +197,7 @@ class _Request:
         return self._answer(text, model, usage)
 
     async def _events(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
-        """What the events of a stream say."""
+        """Yield the data of a stream's events."""
         held = b""
         async for chunk in response.aiter_bytes():
             *lines, held = (held + chunk).split(b"\n")
@@ -235,7 +235,7 @@ class _Request:
     def _answer(self, text: str, model: str | None, usage: dict[str, Any] | None) -> Answer:
         return Answer(text, self._veil.over(model or self._model), None if usage is None else _numbers(usage))
 
-    # What is wrong.
+    # Errors.
 
     def _refused(self, response: httpx.Response, content: bytes) -> LlmFailed:
         status = response.status_code
@@ -290,7 +290,7 @@ async def _beginning(response: httpx.Response) -> bytes:
 
 
 def _message_in(found: Any) -> tuple[str, str]:
-    """What an error says, and its code: servers have several forms for it."""
+    """Return the message and the code of an error. Servers have several forms for it."""
     if isinstance(found, dict):
         inner = found.get("error", found)
         if isinstance(inner, dict):
@@ -301,7 +301,7 @@ def _message_in(found: Any) -> tuple[str, str]:
 
 
 def _retry_after_s(response: httpx.Response) -> float | None:
-    """How long the server wants to be left alone: in seconds, in milliseconds, or until a date by its own clock."""
+    """Return the pause in seconds that the server asks for: as seconds, milliseconds, or a date by its own clock."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         said = response.headers.get(name)
         if said is None:
@@ -321,7 +321,7 @@ def _retry_after_s(response: httpx.Response) -> float | None:
 
 
 def _numbers(usage: dict[str, Any]) -> dict[str, Any]:
-    """What was counted, and nothing else that a server may put there."""
+    """Return only the numbers of a usage object, whatever else the server puts there."""
     kept: dict[str, Any] = {}
     for name, value in usage.items():
         if isinstance(value, dict):
@@ -332,7 +332,7 @@ def _numbers(usage: dict[str, Any]) -> dict[str, Any]:
 
 
 def added(usage: dict[str, Any] | None, more: dict[str, Any] | None) -> dict[str, Any] | None:
-    """What two requests used together."""
+    """Return the sum of what two requests used."""
     if usage is None or more is None:
         return more if usage is None else usage
     total = dict(usage)
@@ -347,7 +347,7 @@ def added(usage: dict[str, Any] | None, more: dict[str, Any] | None) -> dict[str
 
 @cache
 def _trust() -> ssl.SSLContext:
-    """It takes a while to make, so all requests share one."""
+    """Return the TLS context that all requests share, since making one takes a while."""
     import httpx
 
     return httpx.create_ssl_context()

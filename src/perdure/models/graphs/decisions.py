@@ -1,4 +1,4 @@
-"""What the machine of a run of a graph says is to be done."""
+"""What the machine of a graph's run decides."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ TimerKey = tuple[int, str]  # the id of a fork, and the node that its join leads
 
 
 class Decisions(Struct):
-    """What is to be done, in this order: stop what runs for these tokens, drop timers, set timers (seconds from now),
-    run the nodes at which these tokens stand. With an end there is nothing else."""
+    """What the runner must do, in this order: stop the nodes of these tokens, drop timers, set timers (seconds from
+    now), run the nodes of these tokens. If the run ends, there is nothing else to do."""
 
     cancel: list[int]
     timers_dropped: list[TimerKey]

@@ -1,5 +1,5 @@
-"""How graphs are defined: the builder, and definitions in YAML or JSON. A graph is a workflow like any other: calling
-it gives a call that an engine starts, or that another workflow awaits."""
+"""Define graphs: the builder, and definitions in YAML or JSON. A graph is a workflow like any other: calling it gives a
+call that an engine starts, or that another workflow awaits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from perdure.models.graphs.places import Lines, invalid
 from perdure.models.graphs.plan import Plan
 from perdure.models.graphs.references import by_name, resolve
 from perdure.models.graphs.runner import interpret
-from perdure.models.graphs.spec import EdgeSpec, ExclusiveSpec, GraphSpec, JoinSpec, Limits, MergeSpec, RetrySpec
+from perdure.models.graphs.spec import EdgeSpec, ExclusiveSpec, GraphLimits, GraphSpec, JoinSpec, MergeSpec, RetrySpec
 from perdure.models.graphs.stored import StoredDefinition, digest_of, readable, stored
 from perdure.models.graphs.svg import svg
 from perdure.models.graphs.token_views import TokensView
@@ -52,9 +52,9 @@ _MISSING: Any = object()
 
 @checked(error=InvalidDefinition)
 class Graph(Workflow[..., O], Generic[I, O]):
-    """A workflow as a graph: nodes that do something, edges that say what comes next.
+    """A workflow as a graph: nodes do something, edges say what comes next.
 
-    Build it with `node` and `edge`; it is checked and becomes fixed at its first use, or with `build`. Runs keep to the
+    Build it with `node` and `edge`. It is checked and becomes fixed at its first use, or with `build`. Runs keep the
     version of the graph with which they were started.
     """
 
@@ -71,7 +71,7 @@ class Graph(Workflow[..., O], Generic[I, O]):
         description: str = "",
         start: str | None = None,
         timeout: Duration | None = None,
-        limits: Limits | None = None,
+        limits: GraphLimits | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -84,7 +84,7 @@ class Graph(Workflow[..., O], Generic[I, O]):
         description: str = "",
         start: str | None = None,
         timeout: Duration | None = None,
-        limits: Limits | None = None,
+        limits: GraphLimits | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -96,7 +96,7 @@ class Graph(Workflow[..., O], Generic[I, O]):
         description: str = "",
         start: str | None = None,
         timeout: Duration | None = None,
-        limits: Limits | None = None,
+        limits: GraphLimits | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -108,7 +108,7 @@ class Graph(Workflow[..., O], Generic[I, O]):
         description: str = "",
         start: str | None = None,
         timeout: Duration | None = None,
-        limits: Limits | None = None,
+        limits: GraphLimits | None = None,
     ) -> None: ...
     def __init__(
         self,
@@ -120,10 +120,10 @@ class Graph(Workflow[..., O], Generic[I, O]):
         description: str = "",
         start: str | None = None,
         timeout: Duration | None = None,
-        limits: Limits | None = None,
+        limits: GraphLimits | None = None,
     ) -> None:
-        """`input` and `output` are types, or JSON Schemas, and checked: what a run is given, and what it gives.
-        `timeout` is that of a whole run. The run begins at `start`, the first node unless given."""
+        """`input` and `output` are the types or JSON Schemas of a run's input and output, and both are checked.
+        `timeout` bounds a whole run. The run begins at `start`, by default at the first node."""
         draft = Draft(name, version=version, description=description, start=start)
         draft.timeout = seconds(timeout)
         draft.limits = limits
@@ -135,7 +135,7 @@ class Graph(Workflow[..., O], Generic[I, O]):
         self._where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         self._draft = draft
 
-        # It refers to the draft, not to the graph: a graph that nobody has any more is gone at once.
+        # It refers to the draft, not to the graph, so that an unused graph is freed at once.
         async def run(input: Any = None) -> Any:
             if running_loop() is None:
                 raise NotInWorkflow(f"graph {draft.name!r} is run by an engine, as in engine.run(graph(…))")
@@ -160,12 +160,12 @@ class Graph(Workflow[..., O], Generic[I, O]):
         otherwise: Literal["error", "end"] | None = None,
         description: str | None = None,
     ) -> NodeRef:
-        """Add a node that runs a step, a function (as a step), a workflow (as a child), or what a kind says.
+        """Add a node that runs a step, a function (as a step), a workflow (as a child), or a kind.
 
-        `input` maps its parameters to expressions; those that it does not map come from the run's input by name.
-        `output` maps places in the context (`state.…`, `output.…`) to expressions of the result. What follows when it
-        fails for good is an edge with `on_error`; without one the run fails, or (`branch_error`) its branch does, whose
-        join takes the error. Raises InvalidDefinition.
+        `input` maps the node's parameters to expressions; parameters without a mapping come from the run's input by
+        name. `output` maps places in the context (`state.…`, `output.…`) to expressions of the result. If the node
+        fails for good, its edges with `on_error` apply. Without one the run fails, or (`branch_error`) its branch does,
+        and the join gets the error. Raises InvalidDefinition.
         """
         draft = self._open()
         if name in draft.nodes:
@@ -226,13 +226,15 @@ class Graph(Workflow[..., O], Generic[I, O]):
         )
 
     def exclusive(self, nodes: NodeName | Iterable[NodeName], *, keep: bool = False) -> None:
-        """Have one token of a run at a time stand at any of these nodes; others wait for their turn, in the order in
-        which they come. A turn ends with the node, or, with `keep`, when the token goes to none of these nodes."""
+        """Allow only one token of a run at a time at any of these nodes. Others wait for their turn in the order in
+        which they come. A turn ends with the node, or, with `keep`, when the token moves to a node that is not in the
+        list.
+        """
         names = [nodes] if isinstance(nodes, NodeRef | str) else nodes
         self._open().exclusive.append(ExclusiveSpec(nodes=[named(one) for one in names], keep=keep))
 
     def output(self, mapping: Any) -> None:
-        """Say what the run's output is: expressions, by name. Without it, it is what was written to `output`."""
+        """Set the run's output: expressions by name. By default it is what nodes have written to `output`."""
         self._open().output = mapping
 
     def _open(self) -> Draft:
@@ -241,12 +243,13 @@ class Graph(Workflow[..., O], Generic[I, O]):
         return self._draft
 
     def build(self) -> Graph[I, O]:
-        """Check the definition and fix it. Raises InvalidDefinition, whose `problems` are all that is wrong, each with
-        its place."""
+        """Check the definition and make it final. Raises InvalidDefinition, which lists all `problems` with their
+        places.
+        """
         try:
             self._draft.built()
         except Exception:
-            forget(self)  # It cannot be run: who built it knows by now.
+            forget(self)  # A graph with problems cannot run, and its author has seen the error.
             raise
         return self
 
@@ -254,21 +257,21 @@ class Graph(Workflow[..., O], Generic[I, O]):
 
     @classmethod
     def parse(cls, text: str, *, objects: Mapping[str, Any] | Iterable[Any] | None = None) -> Graph[Any, Any]:
-        """A graph from YAML or JSON.
+        """Read a graph from YAML or JSON.
 
-        It refers to steps, workflows, exceptions and types of data that are imported already as `package.module:name`;
-        nothing is imported for it. `objects` are functions, reducers and whatever else it may refer to: a list, by
-        their own names, or a dict. An mcp node starts only a program that a dict has, as a list of the program and all
-        its arguments. Raises InvalidDefinition.
+        The text names imported steps, workflows, exceptions and data types as `package.module:name`; Perdure imports
+        nothing for it. `objects` are functions, reducers and other objects that the text may name: a list, under their
+        own names, or a dict. An mcp node starts only a program that a dict has, as a list of the program and all its
+        arguments. Raises InvalidDefinition.
         """
         return cls._parsed(text, "this graph", objects)
 
     @classmethod
     def load(cls, path: str | Path, *, objects: Mapping[str, Any] | Iterable[Any] | None = None) -> Graph[Any, Any]:
-        """A graph from a file with YAML or JSON, as `parse` has it. Raises InvalidDefinition, OSError."""
+        """Read a graph from a file with YAML or JSON, as `parse` does. Raises InvalidDefinition, OSError."""
         try:
             text = Path(path).read_text(encoding="utf-8")
-        except ValueError as error:  # Neither a path with NUL nor a file that is not UTF-8 can be read.
+        except ValueError as error:  # A path with NUL, or a file that is not UTF-8.
             raise InvalidDefinition(f"load(): {shown(path)} cannot be read as a text: {error}") from None
         return cls._parsed(text, str(path), objects)
 
@@ -282,24 +285,24 @@ class Graph(Workflow[..., O], Generic[I, O]):
         return graph.build()
 
     def dump(self, form: texts.Form = "yaml") -> str:
-        """The definition as text, which `parse` reads. Functions are in it as `package.module:name`."""
+        """Return the definition as text, which `parse` can read. Functions are written as `package.module:name`."""
         return texts.dump(self.definition, form)
 
     @staticmethod
     def json_schema() -> dict[str, Any]:
-        """The JSON Schema of definitions, with the kinds of node that there are by now."""
+        """Return the JSON Schema of definitions, with all kinds of node that are known now."""
         return texts.json_schema()
 
     # Pictures.
 
     def to_mermaid(self, tokens: TokensView | None = None) -> str:
-        """A Mermaid flowchart; with the tokens of a run (`await run.tokens()`) also where they are and were.
+        """Return a Mermaid flowchart. With the tokens of a run (`await run.tokens()`) it shows where they are and were.
         Raises InvalidDefinition."""
         return mermaid(picture_of(self._draft_built(), self.definition.nodes, tokens, forks=False))
 
     def to_svg(self, tokens: TokensView | None = None) -> str:
-        """An SVG picture, as a whole file; with the tokens of a run (`await run.tokens()`) also where they are and
-        were. Raises InvalidDefinition."""
+        """Return a complete SVG file. With the tokens of a run (`await run.tokens()`) it shows where they are and were.
+        Raises InvalidDefinition."""
         return svg(picture_of(self._draft_built(), self.definition.nodes, tokens, forks=True), self.name)
 
     def _draft_built(self) -> Plan:
@@ -308,7 +311,8 @@ class Graph(Workflow[..., O], Generic[I, O]):
     # Being a workflow.
 
     def __call__(self, input: I = _MISSING, /) -> RunCall[O]:
-        """A call, to be started by an engine or awaited by a workflow. Raises InvalidDefinition, InvalidArguments."""
+        """Return a call, to be started by an engine or awaited by a workflow. Raises InvalidDefinition,
+        InvalidArguments."""
         self.build()
         args = () if input is _MISSING else (input,)
         self.signature.check(args, {})
@@ -316,12 +320,12 @@ class Graph(Workflow[..., O], Generic[I, O]):
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of its definition: the same whether that is in Python, YAML or JSON."""
+        """Return a hash of the definition. It is the same for Python, YAML and JSON."""
         return fingerprint_of(self.definition, self.outline)
 
     @cached_property
     def outline(self) -> Outline:
-        """What runs keep of the definition, to notice if it has changed: all but descriptions, limits and retry
+        """Return what runs keep of the definition to notice changes: everything but descriptions, limits and retry
         policies. Raises InvalidDefinition."""
         return outline_of(self.definition, self._draft_built(), self._draft.usual_name, self.digest)
 
@@ -331,23 +335,23 @@ class Graph(Workflow[..., O], Generic[I, O]):
 
     @property
     def definition(self) -> GraphSpec:
-        """What it is, as data. Raises InvalidDefinition."""
+        """The definition as data. Raises InvalidDefinition."""
         definition = self.build()._draft.checked
         assert definition is not None
         return definition
 
     @property
     def digest(self) -> str:
-        """What tells its definition from others: runs remember theirs by it. Raises InvalidDefinition."""
+        """The digest that identifies the definition. Runs refer to their definition by it. Raises InvalidDefinition."""
         return self.build()._draft.digest
 
     def kept(self) -> StoredDefinition:
-        """What is kept of it in the store. Raises InvalidDefinition."""
+        """Return what the store keeps of the graph. Raises InvalidDefinition."""
         return stored(self.definition, self._draft.objects)
 
     @classmethod
     def read_back(cls, kept: StoredDefinition) -> Graph[Any, Any]:
-        """A graph from what was kept of it: to be drawn, and to tell where tokens were, but not to be run. Raises
+        """Return a graph from its stored definition. It can be drawn and can show tokens, but cannot run. Raises
         InvalidDefinition."""
         graph: Graph[Any, Any] = cls.__new__(cls)
         graph._define(Draft.of(*readable(kept)), 2)
@@ -355,9 +359,8 @@ class Graph(Workflow[..., O], Generic[I, O]):
         return graph.build()
 
     def trace(self, run: Run, input: str, entries: Sequence[Entry], codec: Codec, payload_max: int) -> Pieces[Trace]:
-        """Where the tokens of a run are and were, and what happened, from its journal. Its pieces are done in plain
-        callbacks: see `run.tokens()`, which does so. Raises InvalidDefinition, and Misuse if the journal does not
-        fit."""
+        """Compute from a run's journal where its tokens are and were, and what happened. The pieces must run in plain
+        callbacks, as in `run.tokens()`. Raises InvalidDefinition, and Misuse if the journal does not fit."""
         return trace(run, self._draft_built(), self.signature, input, entries, codec, payload_max)
 
     def __repr__(self) -> str:
@@ -365,7 +368,7 @@ class Graph(Workflow[..., O], Generic[I, O]):
 
 
 class Draft:
-    """A definition in the making; fixed once it has a plan."""
+    """A definition that is being built. It is final once it has a plan."""
 
     def __init__(self, name: str, *, version: str = "", description: str = "", start: str | None = None) -> None:
         self.name = name
@@ -374,14 +377,14 @@ class Draft:
         self.start = start
         self.place = f"graph {name!r}"
         self.timeout: float | None = None
-        self.limits: Limits | None = None
+        self.limits: GraphLimits | None = None
         self.types: dict[str, Any] = {}
         self.nodes: dict[str, Kind] = {}
         self.edges: list[EdgeSpec] = []
         self.exclusive: list[ExclusiveSpec] = []
         self.output: Any = None
         self.objects: dict[str, Any] = {}
-        self.is_text = False  # whether somebody may have written it who is not trusted with this process
+        self.is_text = False  # whether its author may be somebody who must not run code in this process
         self.lines: Lines | None = None  # of its text, if it is in YAML
         self.checked: GraphSpec | None = None
         self.plan: Plan | None = None
@@ -425,8 +428,8 @@ class Draft:
         return self.plan
 
     def may_start(self, command: Sequence[str]) -> bool:
-        """Whether a node may start this program: code may start any, a text only what was handed in with it, with just
-        these arguments."""
+        """Whether a node may start this program. A graph in Python may start any program; a text may start only a
+        program that was passed in with exactly these arguments."""
         handed_in = (one for one in self.objects.values() if isinstance(one, list | tuple))
         return not self.is_text or any(list(one) == list(command) for one in handed_in)
 
@@ -440,7 +443,7 @@ class Draft:
 
     @cached_property
     def digest(self) -> str:
-        """What tells the definition, once it is built, from others."""
+        """The digest that identifies the built definition."""
         assert self.checked is not None
         return digest_of(self.checked)
 
@@ -472,7 +475,7 @@ class Draft:
             raise InvalidDefinition(f"{self.place}, {which}: {error}") from error
 
     def kind_of(self, does: Any, place: str) -> Kind:
-        """What a node is, from what was handed to the builder."""
+        """Return the kind of a node from what was passed to the builder."""
         if isinstance(does, Kind):
             return does
         if isinstance(does, Bound):
@@ -515,7 +518,7 @@ class Draft:
         return self._bind(f"{found.__module__}:{found.__qualname__}", found)
 
     def usual_name(self, reference: str) -> str:
-        """How a definition refers to something if nobody gives it another name."""
+        """Return the default name by which a definition refers to an object."""
         found = self.objects.get(reference)
         if isinstance(found, type):
             return f"{found.__module__}:{found.__qualname__}"
@@ -535,7 +538,7 @@ class Draft:
 
 
 class GraphSignature(Signature):
-    """What a graph takes and gives: one value each, of a type or a schema."""
+    """The input and output of a graph: one value each, of a type or a schema."""
 
     def __init__(self, function: Any, draft: Draft) -> None:
         self._draft = draft
@@ -544,7 +547,7 @@ class GraphSignature(Signature):
         super().__init__(function, f"graph {draft.name!r}", {})
 
     def read(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The input, seen to fit, in JSON's own types."""
+        """Check the input and return it in JSON's own types."""
         args, kwargs = super().read(text)
         if not args or self._draft.types.get("input") is None:
             return args, kwargs
@@ -562,7 +565,7 @@ class GraphSignature(Signature):
 
 
 def _field_names(wanted: Any) -> frozenset[str] | None:
-    """The fields of a type, if it has some and they can be told."""
+    """Return the fields of a type, if it has fields and they are known."""
     if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
         return frozenset(field.encode_name for field in msgspec.structs.fields(wanted))
     if isinstance(wanted, type) and dataclasses.is_dataclass(wanted):

@@ -1,7 +1,7 @@
 """Expressions: CEL, parsed when a graph is built, evaluated over a run's context within a budget of steps.
 
-A plain path (`nodes.plan.queries`) is looked up as it is. Anything else is compiled (see `cel`), and looks up only the
-parts of the context that it names, never a whole state per branch.
+A plain path (`nodes.plan.queries`) is looked up directly. Other expressions are compiled (see `cel`), and look up only
+the parts of the context that they name, never a whole state per branch.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Context(Protocol):
     """Where expressions look things up."""
 
     def root(self, name: str) -> Any:
-        """The value of a root, one that is asked for by key if it is large: a dict, or anything with `get`."""
+        """Return the value of a root. A large one is looked up by key: a dict, or anything with `get`."""
 
 
 class Expression:
-    """A parsed expression and its place in the definition, for whoever has to say what is wrong with it."""
+    """A parsed expression, with its place in the definition for error messages."""
 
     __slots__ = ("_path", "_program", "place", "source")
 
@@ -87,7 +87,7 @@ class Expression:
 
     @property
     def _paths(self) -> list[tuple[str, ...]]:
-        """The paths that it names: `state.notes.size() > 0` names state.notes."""
+        """The paths that the expression names: `state.notes.size() > 0` names state.notes."""
         return [self._path] if self._program is None and self._path else self._program.paths if self._program else []
 
     @property
@@ -101,8 +101,8 @@ class Expression:
         return {path[1] for path in self._paths if path[0] == "nodes" and len(path) > 1}
 
     def evaluate(self, context: Context) -> Any:
-        """The value, in JSON's own types. Raises ExpressionFailed, which quotes the expression and says where it
-        stands: also if it takes more steps than an evaluation may take."""
+        """Return the value in JSON's own types. Raises ExpressionFailed, which quotes the expression and its place,
+        also if the evaluation takes too many steps."""
         if self._program is None:
             assert self._path is not None
             return self._follow(self._path, context)
@@ -117,7 +117,7 @@ class Expression:
             ) from error
 
     def condition(self, context: Context) -> bool:
-        """As `evaluate`, of what must be true or false."""
+        """Evaluate a condition, which must be true or false."""
         value = self.evaluate(context)
         if value is not True and value is not False:
             raise self._failed(f"a condition is true or false, not {shown(value)}")
@@ -136,7 +136,7 @@ class Expression:
         return ExpressionFailed(f"{self.place}: {self._shown} failed: {why}", expression=self.source, place=self.place)
 
     def values(self, context: Context) -> str:
-        """What the parts that it names are, for messages."""
+        """Return the values of the parts that the expression names, for messages."""
         shown: dict[str, None] = {}
         for path in self._paths:
             value = context.root(path[0])
@@ -159,7 +159,7 @@ def _brief(value: Any) -> str:
 
 
 class ValueMap:
-    """Values by name, any of them nested: texts are expressions, everything else is what it is."""
+    """Values by name, at any depth. Texts are expressions; everything else is a literal value."""
 
     __slots__ = ("_parts",)
 

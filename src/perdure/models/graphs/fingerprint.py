@@ -1,8 +1,8 @@
-"""What a definition comes to, whichever way it was written: the form over which its fingerprint is taken.
+"""The canonical form of a definition, from which its fingerprint is computed.
 
-Python, YAML and JSON can say the same thing in several ways: with or without a default, with one source or a list of
-them, with a join's fork or without. All of them have one canonical form. What may be changed without changing what runs
-do next is no part of what they keep to, their outline: descriptions, limits, and retry policies.
+Python, YAML and JSON can express the same definition in several ways: with or without a default, with one source or a
+list of them, with a join's fork or without. All of them have one canonical form. The outline, which runs keep, leaves
+out what may change without changing what runs do next: descriptions, limits, and retry policies.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec import NODEFAULT, Struct
 from perdure.models.functions.outlines import Outline
 from perdure.models.graphs.machine import RULES
 from perdure.models.graphs.plan import Plan
-from perdure.models.graphs.spec import GraphSpec, Limits, MergeSpec
+from perdure.models.graphs.spec import GraphLimits, GraphSpec, MergeSpec
 from perdure.models.graphs.validate import ways_of
 
 _REFERENCES: Final = ("function", "workflow", "schema", "reducer")
@@ -26,8 +26,8 @@ _CHANGEABLE: Final = ("description", "retry")
 
 
 def outline_of(spec: GraphSpec, plan: Plan, reference: Callable[[str], str], digest: str) -> Outline:
-    """The outline of a definition that is kept under a digest; `reference` gives the usual name of what a definition
-    refers to by any."""
+    """Return the outline of a definition that is stored under a digest. `reference` returns the usual name of an object
+    that the definition refers to."""
     parts = _canonical(spec, plan, reference)
     hashes: dict[str, list[str]] = {}
     for name, part in parts:
@@ -37,9 +37,9 @@ def outline_of(spec: GraphSpec, plan: Plan, reference: Callable[[str], str], dig
 
 
 def fingerprint_of(spec: GraphSpec, outline: Outline) -> str:
-    """The fingerprint of a definition: all of it but descriptions."""
+    """Return the fingerprint of a definition: everything but descriptions."""
     retries = {name: _plain(kind.retry) for name, kind in spec.nodes.items() if kind.retry is not None}
-    return _hash([outline.fingerprint, retries, _plain(spec.limits or Limits())])[:16]
+    return _hash([outline.fingerprint, retries, _plain(spec.limits or GraphLimits())])[:16]
 
 
 def _canonical(spec: GraphSpec, plan: Plan, reference: Callable[[str], str]) -> list[tuple[str, Any]]:
@@ -92,8 +92,8 @@ def _named(parts: Mapping[str, Any], reference: Callable[[str], str]) -> dict[st
 
 
 def _plain(part: Any) -> Any:
-    """A part of a definition in JSON's own types, without what it would be anyway. (msgspec leaves out only those
-    defaults that are the very same object.)"""
+    """Return a part of a definition in JSON's own types, without defaults. (msgspec omits only defaults that are the
+    identical object.)"""
     if isinstance(part, Struct):
         config = part.__struct_config__
         found: dict[str, Any] = {} if config.tag_field is None else {config.tag_field: config.tag}

@@ -1,6 +1,6 @@
-"""How a token comes apart: how many branches there are, and which of them have no token yet. Pure.
+"""How a token is forked: how many branches there are, and which of them have no token yet. Pure.
 
-The tokens of a large fork are made a piece at a time, so that no activation of a run takes long.
+The tokens of a large fork are created in pieces, so that no activation of a run takes long.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from perdure.errors import ExpressionFailed, LimitExceeded
 from perdure.models.graphs.plan import Edge
 from perdure.models.graphs.tokens import Fork, Token
 
-# Branches whose tokens are made in one piece. Runs keep to it in replays: another number needs other rules.
+# Branches whose tokens are created in one piece. Replays depend on it: another number needs new rules.
 BORN_AT_ONCE_MAX: Final = 250
 
 
 class Unborn:
-    """The branches of a fork that have no token yet: those from `at` on. `token` is the one that came apart."""
+    """The branches of a fork that have no token yet: those from `at` on. `token` is the token that was forked."""
 
     __slots__ = ("at", "fork", "piece_max", "token", "ways")
 
@@ -33,14 +33,14 @@ class Unborn:
         return 0 if self.fork.closed else self.fork.total - self.at
 
     def take(self) -> range:
-        """The indices of the next piece, which from here on are born."""
+        """Return the indices of the next piece, whose tokens are created now."""
         begin = self.at
         self.at = min(self.fork.total, begin + self.piece_max)
         return range(begin, self.at)
 
 
 def part_of(edge: Edge, view: Any) -> list[Any] | int:
-    """The items of an edge's branches, or their number. Raises ExpressionFailed."""
+    """Return the items of an edge's branches, or their number. Raises ExpressionFailed."""
     if edge.foreach is None:
         return edge.spawn or 1
     items = edge.foreach.evaluate(view)
@@ -52,10 +52,10 @@ def part_of(edge: Edge, view: Any) -> list[Any] | int:
 
 
 def beyond(place: str, what: str, which: str, limit: int) -> LimitExceeded:
-    """A run goes beyond one of its graph's limits."""
+    """Return the error of a run that exceeds one of its graph's limits."""
     message = (
         f"{place}: there would be {what}, and the graph's limit of {which} is {limit:,}; raise it with "
-        f"Graph(…, limits=Limits({which}=…)), or with limits: {{{which}: …}} in a text"
+        f"Graph(…, limits=GraphLimits({which}=…)), or with limits: {{{which}: …}} in a text"
     )
     return LimitExceeded(message, place=place)
 

@@ -1,9 +1,9 @@
-"""Where boxes and lines go in a picture of a graph: layers from top to bottom, as Sugiyama's method has them. Pure.
+"""The layout of a graph's picture, in layers from top to bottom, by Sugiyama's method. Pure.
 
-Lines that lead back are turned round; boxes are put into layers by the longest way to them; within a layer they are
-ordered by the barycentres of their neighbours, and then moved below and above each other as far as that order allows.
-Boxes are in even layers. A line passes every layer between as a thin slot of its own, and has its label in an odd one:
-so no box and no label is ever on another, and no line crosses a box.
+Lines that lead back are reversed. The layer of a box follows from the longest path to it. Within a layer boxes are
+ordered by the barycentres of their neighbours, and then aligned with them as far as that order allows. Boxes are in
+even layers. A line has a thin slot in every layer that it passes, and its label is in an odd layer. So no box and no
+label ever covers another, and no line crosses a box.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Line(Struct, frozen=True):
 
 
 class Route(Struct, frozen=True):
-    """A line's way: points between which it bends from and to the vertical. `label` is the middle of its label."""
+    """The route of a line: points between which it curves, vertical at each of them. `label` is the middle of its
+    label."""
 
     points: Sequence[Point]
     label: Point
@@ -50,7 +51,7 @@ class Route(Struct, frozen=True):
 
 
 class Layout(Struct, frozen=True):
-    """The middles of boxes, and the lines' ways; all within `width` and `height`, from 0 on."""
+    """The middles of boxes, and the routes of lines; all within `width` and `height`, from 0 on."""
 
     boxes: Mapping[str, Point]
     routes: Sequence[Route]
@@ -125,7 +126,7 @@ def _loop_width(line: Line) -> float:
 
 
 def _leading_back(boxes: Sequence[Box], lines: Sequence[Line]) -> set[int]:
-    """The numbers of lines that lead back to a box on the way to them."""
+    """Return the numbers of the lines that lead back to an earlier box."""
     onward: dict[str, list[tuple[int, str]]] = {box.id: [] for box in boxes}
     for number, line in enumerate(lines):
         if line.source != line.target:
@@ -185,7 +186,7 @@ def _way(line: Line, slots: Mapping[str, _Slot], *, is_back: bool) -> _Way:
         has_label = layer == label_at and line.label_width > 0
         half = line.label_width / 2 if has_label else 0.0
         slot = _Slot(layer, half, half, line.label_height if has_label else 0.0, None)
-        slot.weight = 0.5 if is_back else 2.0  # What leads on is straighter than what leads back.
+        slot.weight = 0.5 if is_back else 2.0  # Lines that lead forward should be straighter than those that lead back.
         way.slots.append(slot)
         if has_label:
             way.label = slot
@@ -201,7 +202,7 @@ def _way(line: Line, slots: Mapping[str, _Slot], *, is_back: bool) -> _Way:
 
 
 def _ordered(boxes: Sequence[Box], slots: Mapping[str, _Slot]) -> list[list[_Slot]]:
-    """The layers, each in the order with the fewest crossings that was found."""
+    """Return the layers, each in the order with the fewest crossings found."""
     count = max(slot.layer for slot in slots.values()) + 1
     layers: list[list[_Slot]] = [[] for _ in range(count)]
     seen: set[int] = set()
@@ -248,7 +249,7 @@ def _crossings(layers: Sequence[Sequence[_Slot]]) -> int:
 
 
 def _crossings_below(layer: Sequence[_Slot]) -> int:
-    """How many pairs of lines to the layer below cross each other."""
+    """Return how many pairs of lines to the layer below cross."""
     ends = [end for slot in layer for end in sorted(one.index for one in slot.below)]
     size = max(ends, default=-1) + 1
     tree = [0] * (size + 1)
@@ -283,7 +284,7 @@ def _place(layers: Sequence[Sequence[_Slot]]) -> None:
 
 
 def _offsets(layer: Sequence[_Slot]) -> list[float]:
-    """How far right of the first one each must be, if they stand as close as they may."""
+    """Return the offset of each slot from the first one, if they are as close as allowed."""
     offsets: list[float] = []
     for index, slot in enumerate(layer):
         if not index:
@@ -296,7 +297,7 @@ def _offsets(layer: Sequence[_Slot]) -> list[float]:
 
 
 def _wanted(slot: _Slot, near: Sequence[_Slot]) -> tuple[float, float]:
-    """Where a slot would be if it were alone, and how much it wants to be there."""
+    """Return the ideal place of a slot if it were alone, and its weight."""
     if not near:
         return slot.x, 0.1
     # A line that passes a layer should be straight first of all.
@@ -306,7 +307,8 @@ def _wanted(slot: _Slot, near: Sequence[_Slot]) -> tuple[float, float]:
 
 
 def _fitted(layer: Sequence[_Slot], wanted: Sequence[tuple[float, float]]) -> list[float]:
-    """The places closest to those wanted that keep order and distances: neighbours that would collide share theirs."""
+    """Return the places closest to the ideal ones that keep order and distances. Neighbours that would collide move
+    together."""
     offsets = _offsets(layer)
     blocks: list[tuple[float, float, int]] = []  # where, how much, how many
     for (x, weight), offset in zip(wanted, offsets, strict=True):
@@ -321,7 +323,7 @@ def _fitted(layer: Sequence[_Slot], wanted: Sequence[tuple[float, float]]) -> li
 
 
 def _straighten(way: _Way, layers: Sequence[Sequence[_Slot]]) -> None:
-    """Put the slots of a way below each other, as many as can be without moving anything else."""
+    """Align the slots of a line vertically, as many as possible without moving anything else."""
     group: list[_Slot] = []
     low, high = float("-inf"), float("inf")
     for slot in [*way.slots[1:-1], None]:
@@ -341,7 +343,7 @@ def _straighten(way: _Way, layers: Sequence[Sequence[_Slot]]) -> None:
 
 
 def _room(slot: _Slot, layer: Sequence[_Slot]) -> tuple[float, float]:
-    """How far to the left and to the right a slot that is no box can be."""
+    """Return how far to the left and to the right a line's slot can move."""
     least, most = float("-inf"), float("inf")
     if slot.index:
         before = layer[slot.index - 1]
@@ -353,7 +355,7 @@ def _room(slot: _Slot, layer: Sequence[_Slot]) -> tuple[float, float]:
 
 
 def _heights(layers: Sequence[Sequence[_Slot]]) -> list[tuple[float, float]]:
-    """The top and the height of each layer. Where lines go far to the side there is more room between two."""
+    """Return the top and the height of each layer. There is more room where lines go far to the side."""
     found: list[tuple[float, float]] = []
     y = 0.0
     for layer in layers:
@@ -376,7 +378,7 @@ def _middle(tops: Sequence[tuple[float, float]], layer: int) -> float:
 
 
 def _ports(ways: Sequence[_Way], widths: Mapping[str, float]) -> dict[tuple[int, bool], float]:
-    """Where each way leaves its upper box (True) and comes to its lower one, beside the others there."""
+    """Return where each line leaves its upper box (True) and enters its lower one, beside the others there."""
     sides: dict[tuple[str, bool], list[tuple[float, int, _Slot]]] = {}
     for number, way in enumerate(ways):
         if way.slots:

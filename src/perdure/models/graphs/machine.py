@@ -1,16 +1,16 @@
-"""What happens next in a run of a graph, and nothing else: no asyncio, no I/O, no clock.
+"""Decides what happens next in a run of a graph. Pure: no asyncio, no I/O, no clock.
 
-The machine is told what has come to its end and says what is to be done: the same story in the same order gives the
-same decisions, live and in replay. What is told of a token that is gone (late, or twice) changes nothing.
+The machine gets results and returns decisions. The same results in the same order give the same decisions, live and in
+replay. A result for a token that no longer exists (late, or twice) changes nothing.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from perdure.errors import GraphFailed, JoinFailed, NoMatchingEdge
+from perdure.errors import ExpressionFailed, GraphFailed, JoinFailed, NoMatchingEdge
 from perdure.models.graphs.decisions import Decisions, TimerKey
 from perdure.models.graphs.forks import BORN_AT_ONCE_MAX, Unborn, beyond, part_of, size_of
 from perdure.models.graphs.plan import Edge, Join, Node, Plan, Tiers
@@ -18,28 +18,38 @@ from perdure.models.graphs.positions import Standing
 from perdure.models.graphs.scopes import Scope
 from perdure.models.graphs.slots import Slots
 from perdure.models.graphs.spec import END, TERMINATE
-from perdure.models.graphs.tokens import NO_LAPS, Fork, Meeting, Token, failed_branches, failures, items_of, shown, told
+from perdure.models.graphs.tokens import (
+    NO_LAPS,
+    Fork,
+    Meeting,
+    Token,
+    failed_branches,
+    failures,
+    items_of,
+    located,
+    shown,
+)
 from perdure.models.graphs.turns import Turns
-from perdure.values.failures import locate
 
-X = TypeVar("X", bound=BaseException)
-RULES: Final = 2
+RULES: Final = 3
 LAPS_RULES: Final = 1  # From these rules on laps count through joins,
 SLICES_RULES: Final = 1  # long routing is done in several activations,
 ERRORS_RULES: Final = 1  # a token sees the last error on its way, not only until the next node has ended,
 KEYS_RULES: Final = 1  # and idempotency keys name the node, its branches and the visit, and not the position.
 PIECES_RULES: Final = 2  # From these on the tokens of a large fork are made, and nodes begun, in smaller pieces.
+FORKS_RULES: Final = 3  # From these on branches see the context as it was when their fork was made,
+OUTPUTS_RULES: Final = 3  # and a node whose `output` cannot be evaluated has failed.
 
 
 class Machine:
-    """One run of a graph. A run that was begun by earlier rules goes on by them: its journal was."""
+    """One run of a graph. A run that began with earlier rules goes on with them, since its journal follows them."""
 
     def __init__(self, plan: Plan, input: Any, rules: int = RULES) -> None:
         self._plan = plan
         self._rules = rules
         self.in_a_row_max = plan.limits.in_a_row
-        self.at = 0  # the time of what it is told, in µs
-        self.work = 0  # tokens that were made, moved or ended so far
+        self.at = 0  # the time of the current result, in µs
+        self.work = 0  # tokens that were created, moved or ended so far
         self._input = input
         self._ids = 0
         self._root = Fork(id=0, site="", total=1, scope=Scope(), outer=None, index=0, laps=NO_LAPS)
@@ -57,14 +67,14 @@ class Machine:
 
     @property
     def tokens(self) -> Mapping[int, Token]:
-        """The live ones, by id."""
+        """The live tokens, by id."""
         return self._tokens
 
     @property
     def ended(self) -> bool:
         return self._decisions.ended
 
-    # What it is told.
+    # Results.
 
     def begin(self) -> Decisions:
         token = self._token(self._root, 0, self._root.scope, NO_LAPS)
@@ -72,30 +82,30 @@ class Machine:
         return self._decided()
 
     def completed(self, token_id: int, value: Any) -> Decisions:
-        """A token's node has a result."""
-        token = self._told(token_id)
+        """Handle the result of a token's node."""
+        token = self._token_of(token_id)
         if token is not None:
             node = token.node
             try:
                 self._complete(token, value)
             except GraphFailed as error:
-                self._fail_run(_located(error, token.trail, node))
+                self._fail_run(located(error, token.trail, node))
         return self._decided()
 
     def failed(self, token_id: int, error: BaseException, about: dict[str, Any]) -> Decisions:
-        """A token's node has failed. `about` is what expressions see of it as `error`."""
-        token = self._told(token_id)
+        """Handle the failure of a token's node. `about` is what expressions see as `error`."""
+        token = self._token_of(token_id)
         if token is not None:
             node, branches = token.node, token.trail
             try:
-                self._fail(token, _located(error, branches, node), {**about, **shown(branches)})
+                self._fail(token, located(error, branches, node), {**about, **shown(branches)})
             except GraphFailed as trouble:
                 trouble.__context__ = error
-                self._fail_run(_located(trouble, branches, node))
+                self._fail_run(located(trouble, branches, node))
         return self._decided()
 
     def due(self, key: TimerKey) -> Decisions:
-        """A join has waited long enough."""
+        """Handle the timeout of a join."""
         found = self._timed.pop(key, None)
         if found is not None and not self.ended:
             fork, meeting = found
@@ -107,43 +117,43 @@ class Machine:
         return self._decided()
 
     def terminate(self, token_id: int, error: GraphFailed | None = None) -> Decisions:
-        """A token's node ends the whole run: with its output, or as a failure."""
-        token = self._told(token_id)
+        """End the whole run: with its output, or as a failure."""
+        token = self._token_of(token_id)
         if token is not None:
             try:
                 if error is not None:
                     raise error
                 self._finish(token)
             except GraphFailed as trouble:
-                self._fail_run(_located(trouble, token.trail, token.node))
+                self._fail_run(located(trouble, token.trail, token.node))
         return self._decided()
 
     def give_up(self, error: GraphFailed) -> Decisions:
-        """The run fails, whatever it does."""
+        """Fail the run, whatever it does."""
         if not self.ended:
             self._fail_run(error)
         return self._decided()
 
     @property
     def is_growing(self) -> bool:
-        """Branches of forks have no tokens yet: `grow` makes some of them. Nothing else may be told before."""
+        """Whether branches have no tokens yet. Then `grow` must be called before any result is handled."""
         while self._unborn and not self._unborn[0]:
             self._unborn.popleft()
         return bool(self._unborn) and not self.ended
 
     def grow(self) -> Decisions:
-        """Make the next tokens of a fork."""
+        """Create the next tokens of a fork."""
         if self.is_growing:
             token = self._unborn[0].token
             try:
                 self._bear(self._unborn[0])
             except GraphFailed as error:
-                self._fail_run(_located(error, token.trail, token.node))
+                self._fail_run(located(error, token.trail, token.node))
         return self._decided()
 
-    def _told(self, token_id: int) -> Token | None:
-        """The token that something is told of, if it still waits for that. From here on it has another id: who tells of
-        it again means what is over."""
+    def _token_of(self, token_id: int) -> Token | None:
+        """Return the token of a result, if it still waits for that result. The token gets another id, so that a
+        repeated result is ignored."""
         token = None if self.ended else self._tokens.pop(token_id, None)
         if token is not None:
             del token.fork.tokens[token_id]
@@ -177,10 +187,22 @@ class Machine:
         if self._rules < ERRORS_RULES:
             token.error = None
         token.scope.put("nodes", node.name, value)
-        if node.writes:
-            view = token.view(self._input)
-            for target, value in [(target, source.evaluate(view)) for target, source in node.writes]:
-                token.scope.write(target, value)
+        written: list[tuple[str, Any]] = []
+        try:
+            if node.writes:
+                view = token.view(self._input)
+                written = [(target, source.evaluate(view)) for target, source in node.writes]
+        except ExpressionFailed as error:
+            if self._rules < OUTPUTS_RULES:
+                raise
+            about = {"type": "ExpressionFailed", "message": str(error), "node": node.name}
+            self._fail(token, located(error, token.trail, node.name), {**about, **shown(token.trail)})
+        else:
+            self._go_on(token, node, written)
+
+    def _go_on(self, token: Token, node: Node, written: Sequence[tuple[str, Any]]) -> None:
+        for target, value in written:
+            token.scope.write(target, value)
         if not node.onward:
             self._remove(token)
         elif not self._route(token, node.onward):
@@ -198,12 +220,12 @@ class Machine:
             fork, index = found
             self._fail_branch(fork, index, about, error)
             self._remove(token)
-            self._look(fork)  # Other tokens of the branch may be under way, but it no longer counts.
+            self._look(fork)  # Other tokens of the branch may still run, but the branch no longer counts.
         else:
             self._fail_run(error)
 
     def _fail_branch(self, fork: Fork, index: int, about: dict[str, Any], error: BaseException) -> None:
-        """A branch has failed, whatever else of it has arrived somewhere or still arrives."""
+        """Mark a branch as failed, whatever else of it has arrived or still arrives."""
         if index in fork.failed:
             return
         fork.failed[index] = (about, error)
@@ -216,7 +238,7 @@ class Machine:
                     del fork.meetings[target]
 
     def _taken_by(self, token: Token) -> tuple[Fork, int] | None:
-        """The innermost fork, with the token's branch of it, that has a join to take a failure."""
+        """Return the innermost fork whose join can take a failure, with the token's branch of it."""
         fork: Fork | None = token.fork
         index = token.index
         while fork is not None and fork.site not in self._plan.joins:
@@ -227,7 +249,7 @@ class Machine:
         return any(join.spec.tolerate is not None for join in self._plan.joins[fork.site])
 
     def _finish(self, token: Token | None) -> None:
-        """The run is over: its output is what the mapping says, or what was written to `output`."""
+        """End the run. Its output is what the mapping says, or what was written to `output`."""
         if token is None:
             token = Token(0, self._root, 0, self._root.scope, NO_LAPS)
         output = self._plan.output
@@ -240,7 +262,7 @@ class Machine:
     # Routing.
 
     def _route(self, token: Token, tiers: Tiers) -> bool:
-        """Fire the first tier that has a match; whether there was one."""
+        """Fire the first tier that has a match; return whether there was one."""
         view = None
         for tier in tiers:
             matches: list[Edge] = []
@@ -258,7 +280,7 @@ class Machine:
         return False
 
     def _over_limit(self, token: Token, edge: Edge) -> str | None:
-        """Why the token may not take the edge again; None: it may."""
+        """Return why the token may not take the edge again; None if it may."""
         if edge.limit is not None and token.laps.get(edge.number, 0) >= edge.limit:
             return f"the limit of {edge.limit} is reached"
         if edge.limit_us is not None and self.at - token.laps.get(edge.began, self.at) >= edge.limit_us:
@@ -280,7 +302,7 @@ class Machine:
         for edge in edges:
             if edge.cancel:
                 self._cancel_region(token, edge.cancel)
-                if token.id not in self._tokens or self.ended:  # A join of its fork could decide, and has ended it.
+                if token.id not in self._tokens or self.ended:  # A join of its fork has ended the token.
                     return
             if edge.target == TERMINATE:
                 self._finish(token)
@@ -318,7 +340,7 @@ class Machine:
         self._run[token.id] = token
 
     def _let_run(self, token: Token | None) -> None:
-        """It is a token's turn that has waited for it."""
+        """Run the node of a token whose turn has come."""
         if token is not None:
             self._run[token.id] = token
 
@@ -331,16 +353,11 @@ class Machine:
         limits, outer, place = self._plan.limits, token.fork, self._plan.nodes[token.node].place
         if len(ways) > limits.branches:
             raise beyond(place, f"{len(ways):,} branches", "branches", limits.branches)
-        alive = len(self._tokens) - 1 + len(ways) + sum(map(len, self._unborn))  # The token that comes apart is gone.
+        alive = len(self._tokens) - 1 + len(ways) + sum(map(len, self._unborn))  # The token that is forked ends.
         if alive > limits.tokens:
             raise beyond(place, f"{alive:,} tokens", "tokens", limits.tokens)
         if outer.depth + 1 > limits.nesting:
-            raise beyond(
-                self._plan.nodes[token.node].place,
-                f"{outer.depth + 1} forks inside each other",
-                "nesting",
-                limits.nesting,
-            )
+            raise beyond(place, f"{outer.depth + 1} forks inside each other", "nesting", limits.nesting)
         self._ids += 1
         fork = Fork(
             id=self._ids,
@@ -351,6 +368,8 @@ class Machine:
             index=token.index,
             laps=token.laps,
         )
+        if self._rules >= FORKS_RULES:
+            fork.base = token.scope.frozen()
         fork.is_split = not any(edge.is_multiple for edge in edges)
         fork.items = items_of(parts)
         fork.in_a_row, fork.error = token.in_a_row, token.error
@@ -364,11 +383,11 @@ class Machine:
         self._bear(unborn)
 
     def _bear(self, unborn: Unborn) -> None:
-        """Make the tokens of the next branches of a fork, and let them go."""
+        """Create the tokens of the next branches of a fork, and route them."""
         fork, origin, is_first = unborn.fork, unborn.token, unborn.at == 0
         born: list[Token] = []
         for index in unborn.take():
-            scope = Scope(fork.scope)
+            scope = Scope(fork.base)
             if fork.is_split:
                 fork.scopes.append(scope)
             new = self._token(fork, index, scope, origin.laps)
@@ -378,7 +397,7 @@ class Machine:
         if is_first:
             self._remove(origin)
         for new in born:
-            if new.id not in self._tokens:  # One before it may have been enough for a join.
+            if new.id not in self._tokens:  # An earlier branch may have been enough for a join.
                 continue
             edge = unborn.ways[new.index]
             if fork.slots is None or fork.slots.admit(new):
@@ -412,7 +431,7 @@ class Machine:
         self._release(token.fork, token.index)
 
     def _release(self, fork: Fork, index: int) -> None:
-        """Something that kept a branch alive is gone."""
+        """Note that something which kept a branch alive has ended."""
         fork.live[index] -= 1
         if fork.live[index]:
             return
@@ -427,7 +446,7 @@ class Machine:
         self._look(fork)
 
     def _look(self, fork: Fork) -> None:
-        """See whether joins of a fork can decide now, and whether it is over."""
+        """Check whether joins of a fork can decide now, and whether the fork is over."""
         if fork.outer is None:
             return
         joins = self._plan.joins.get(fork.site, ())
@@ -456,7 +475,7 @@ class Machine:
     # Joins.
 
     def _arrive(self, token: Token, join: Join) -> bool:
-        """A token comes to a join; False if it belongs to no branch of its fork, and passes straight through."""
+        """Handle a token at a join. Returns False if it is in no branch of its fork, and passes straight through."""
         fork: Fork | None = token.fork
         index = token.index
         while fork is not None and fork.site != join.fork:
@@ -499,7 +518,7 @@ class Machine:
         if meeting is not None and meeting.fired:
             return
         arrived = 0 if meeting is None else len(meeting.arrived)
-        # With nobody at any join the first one decides, unless those who could come went on to an outer fork's.
+        # If no token is at any join, the first join decides, unless tokens went on to an outer fork's join.
         alone = is_first and not fork.meetings and not fork.has_leavers and fork.unfinished == 0
         enough = join.enough
         if enough is None:
@@ -526,7 +545,7 @@ class Machine:
                 self._fail_join(fork, join, f"{why}; failed: {failures(fork)}" if fork.failed else why)
 
     def _meet(self, fork: Fork, join: Join, *, on_early: str | None = None) -> None:
-        """The join goes on, once and with one token."""
+        """Let the join go on, once and with one token."""
         meeting = self._fired(fork, join)
         outputs = dict(meeting.arrived)
         if join.enough is None:
@@ -542,9 +561,9 @@ class Machine:
         except JoinFailed as error:
             self._fail_join(fork, join, "", error)
             return
-        meeting.arrived = dict.fromkeys(meeting.arrived, ())  # What was merged need not be kept twice.
+        meeting.arrived = dict.fromkeys(meeting.arrived, ())  # Merged values need not be kept twice.
         assert fork.outer is not None
-        self._grow(fork.outer, fork.index)
+        fork.outer.live[fork.index] += 1
         token = self._token(fork.outer, fork.index, fork.scope, fork.laps)
         token.in_a_row = fork.in_a_row if meeting.in_a_row is None else meeting.in_a_row
         if self._rules >= ERRORS_RULES:
@@ -555,7 +574,7 @@ class Machine:
             self._close(fork)
 
     def _fail_join(self, fork: Fork, join: Join, why: str, error: JoinFailed | None = None) -> None:
-        """The join can never go on: the node that it leads to has failed before it began."""
+        """Fail a join that can never go on: the node behind it fails before it begins."""
         if error is None:
             error = JoinFailed(f"{join.place}: {why}", place=join.place, branches=failed_branches(fork))
             if fork.failed:
@@ -564,7 +583,7 @@ class Machine:
         if meeting is None or not meeting.fired:
             self._fired(fork, join)
         assert fork.outer is not None
-        self._grow(fork.outer, fork.index)
+        fork.outer.live[fork.index] += 1
         token = self._token(fork.outer, fork.index, fork.scope, fork.laps)
         token.node = join.target
         token.in_a_row = fork.in_a_row
@@ -572,10 +591,10 @@ class Machine:
         self._close(fork)
         about = {"type": "JoinFailed", "message": str(error), "node": join.target, "failed": failed_branches(fork)}
         branches = token.trail
-        self._fail(token, _located(error, branches, join.target), {**about, **shown(branches)})
+        self._fail(token, located(error, branches, join.target), {**about, **shown(branches)})
 
     def _fired(self, fork: Fork, join: Join) -> Meeting:
-        """Mark a join as gone on. Raises NoMatchingEdge if nobody arrived, and its loop would have no limit."""
+        """Mark a join as gone on. Raises NoMatchingEdge if no token arrived, and its loop would have no limit."""
         meeting = fork.meetings.setdefault(join.target, Meeting(join))
         if not meeting.arrived and (passes := join.passes) is not None and self._rules >= LAPS_RULES:
             laps = fork.laps.get(passes.number, 0)
@@ -592,10 +611,6 @@ class Machine:
     def _count(self, fork: Fork, laps: Mapping[int, int]) -> None:
         if self._rules >= LAPS_RULES:
             fork.count(laps)
-
-    @staticmethod
-    def _grow(fork: Fork, index: int) -> None:
-        fork.live[index] += 1
 
     def _set_timer(self, fork: Fork, meeting: Meeting, seconds: float) -> None:
         key = (fork.id, meeting.join.target)
@@ -626,7 +641,7 @@ class Machine:
     # Cancelling.
 
     def _cancel_within(self, fork: Fork) -> None:
-        """End all that is under way in a fork; nothing in it decides any more."""
+        """End all tokens in a fork; nothing in it decides any more."""
         for token in fork.tokens.values():
             self._stop(token)
         for inner in fork.inner.values():
@@ -643,7 +658,7 @@ class Machine:
 
     def _cancel_region(self, token: Token, names: frozenset[str]) -> None:
         """End the tokens at these nodes in the branch that encloses the token's fork; with "*" the rest of the fork."""
-        while self.is_growing:  # Those that have no tokens yet may be meant too.
+        while self.is_growing:  # Branches that have no tokens yet may be included.
             self._bear(self._unborn[0])
         fork = token.fork
         if "*" in names:
@@ -672,7 +687,7 @@ class Machine:
             meeting.still_live = int(token.index in meeting.arrived)
 
     def _stop(self, token: Token) -> None:
-        """What runs for a token is to be stopped, if anything does."""
+        """Stop the node of a token, if it runs."""
         self.work += 1
         del self._tokens[token.id]
         if self._run.pop(token.id, None) is None:
@@ -681,10 +696,3 @@ class Machine:
             self._standing.leave(token)
         if self._turns is not None:
             self._let_run(self._turns.leave(token))
-
-
-def _located(error: X, branches: Sequence[Mapping[str, Any]], node: str) -> X:
-    """The same error, which says from now on in which branch it happened."""
-    if branches:
-        locate(error, f"{told(branches)}, at node {node!r}")
-    return error

@@ -24,20 +24,31 @@ class Merge:
         self._place = place
 
     def apply(self, outputs: Mapping[int, Any], scope: Scope) -> None:
-        """Put the outputs, by branch index, where they belong. Raises JoinFailed."""
+        """Write the outputs, by branch index, to the target. Raises JoinFailed."""
         values = [outputs[index] for index in sorted(outputs)]
         scope.write(self.spec.target, self._merged(outputs, values, scope))
 
     def add_late(self, index: int, value: Any, scope: Scope) -> None:
-        """A branch came after the join had gone on: add its output to what is there."""
-        there = scope.read(self.spec.target)
+        """A branch came after the join had gone on: add its output to what is there. Raises JoinFailed."""
+        target = self.spec.target
         match self.spec.strategy:
+            case "append":
+                scope.grown(target, self._list).extend(value if isinstance(value, list) else (value,))
             case "collect":
-                scope.write(self.spec.target, [*(there if isinstance(there, list) else []), value])
+                scope.grown(target, lambda there: list(there) if isinstance(there, list) else []).append(value)
             case "keyed":
-                scope.write(self.spec.target, {**(there if isinstance(there, dict) else {}), str(index): value})
+                scope.grown(target, lambda there: dict(there) if isinstance(there, dict) else {})[str(index)] = value
+            case "merge_object":
+                # What stands there is checked first, as when all are merged at once.
+                scope.grown(target, self._object).update(self._of_type(value, dict, "an object", f"branch {index}"))
             case _:
                 self.apply({index: value}, scope)
+
+    def _list(self, there: Any) -> list[Any]:
+        return list(self._of_type(there, list, "a list"))
+
+    def _object(self, there: Any) -> dict[str, Any]:
+        return dict(self._of_type(there, dict, "an object"))
 
     def _merged(self, outputs: Mapping[int, Any], values: list[Any], scope: Scope) -> Any:
         there = scope.read(self.spec.target)

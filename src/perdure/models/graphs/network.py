@@ -1,7 +1,7 @@
-"""Where nodes may connect to: an address in a definition or in a run's data must not reach what only this machine can.
+"""Which hosts nodes may connect to. A URL in a definition or in a run's data must not reach private services.
 
-A name is looked up once, what was found is checked, and that is connected to: a second look-up could find another
-address.
+A name is looked up once, the address is checked, and the node connects to that address. A second look-up could find
+another address.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _AROUND_IPV4: Final = (
 
 @checked
 class Network:
-    """Which hosts `http`, `llm` and `mcp` nodes may connect to. An engine is given one as a resource:
+    """Which hosts `http`, `llm` and `mcp` nodes may connect to. Give it to an engine as a resource:
     `Engine(resources={Network: lambda: Network(allow=["10.0.0.0/8"])})`.
 
     `allow` and `deny` are lists of host names (`*.example.org` for all below), addresses and ranges (`10.0.0.0/8`).
-    What is denied is never connected to. Loopback, link-local, private, multicast and reserved addresses are connected
-    to only if they, or the name that led to them, are allowed. An IPv6 address that stands for an IPv4 address (mapped,
-    NAT64, 6to4) counts as the latter. `only_allowed` denies all that is not allowed.
+    Nodes never connect to a denied host. They connect to loopback, link-local, private, multicast and reserved
+    addresses only if the address, or the name that led to it, is allowed. An IPv6 address that stands for an IPv4
+    address (mapped, NAT64, 6to4) counts as the latter. `only_allowed` denies everything that is not allowed.
 
-    Without such a resource an engine allows and denies what PERDURE_NETWORK_ALLOW and PERDURE_NETWORK_DENY name, with
-    commas in between.
+    Without such a resource an engine uses the lists in PERDURE_NETWORK_ALLOW and PERDURE_NETWORK_DENY, separated by
+    commas.
     """
 
     def __init__(self, *, allow: Iterable[str] = (), deny: Iterable[str] = (), only_allowed: bool = False) -> None:
@@ -55,7 +55,7 @@ class Network:
         self._only_allowed = only_allowed
 
     def check(self, host: str, found: _Address | None) -> None:
-        """Raise HostDenied unless this address of the host may be connected to; None: an address that a proxy finds."""
+        """Raise HostDenied unless nodes may connect to this address of the host. None: a proxy looks the address up."""
         inner = None if found is None else _unwrapped(found)
         if self._deny.has(host, found) or self._deny.has(host, inner):
             raise HostDenied(f"this engine does not connect to {host!r}: it is denied", host=host)
@@ -72,7 +72,7 @@ class Network:
             )
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """The addresses of a host, all of which may be connected to. Raises HostDenied, OSError."""
+        """Return the addresses of a host, if nodes may connect to all of them. Raises HostDenied, OSError."""
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
         for address in addresses:
@@ -81,7 +81,7 @@ class Network:
 
 
 class _Hosts:
-    """Names, addresses and ranges. Raises Misuse for what is none of them."""
+    """Names, addresses and ranges. Raises Misuse for anything else."""
 
     def __init__(self, entries: Iterable[str]) -> None:
         self._names: set[str] = set()
@@ -126,7 +126,8 @@ def _address(text: str) -> _Address:
 
 
 def _literal(host: str) -> _Address | None:
-    """The address that a host is, in any form that a look-up takes (2130706433, 0x7f.1); None if it is a name."""
+    """Return the address that a host stands for, in any form that a look-up accepts (2130706433, 0x7f.1); None for a
+    name."""
     text = host.rstrip(".")
     try:
         return _address(text)
@@ -139,7 +140,7 @@ def _literal(host: str) -> _Address | None:
 
 
 def _plain(name: str) -> str:
-    """A name in the one form in which it is looked up. Raises UnicodeError if it has none."""
+    """Return a name in the form in which it is looked up. Raises UnicodeError if it has none."""
     text = name.lower().rstrip(".")
     if text.isascii():
         return text
@@ -151,12 +152,12 @@ def _plain(name: str) -> str:
 
 
 def _unwrapped(found: _Address) -> _Address:
-    """The IPv4 address that an IPv6 address stands for, or else the address itself."""
+    """Return the IPv4 address that an IPv6 address stands for, or the address itself."""
     if isinstance(found, ipaddress.IPv4Address):
         return found
     if found.sixtofour is not None:
         return found.sixtofour
-    # :: and ::1 have the form of a compatible IPv4 address, and are none.
+    # :: and ::1 look like compatible IPv4 addresses, but are not.
     if int(found) > 1 and any(found in one for one in _AROUND_IPV4):
         return ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
     return found
@@ -168,7 +169,7 @@ def _is_public(found: _Address) -> bool:
 
 
 def network() -> Network:
-    """What the engine of this step allows. Raises Misuse if the environment says it wrongly."""
+    """Return the network rules of this step's engine. Raises Misuse if the environment variables are invalid."""
     try:
         return current_step().resource(Network)
     except Misuse:
@@ -180,10 +181,10 @@ def _listed(variable: str) -> list[str]:
 
 
 def guard(client: Any, url: str) -> Any:
-    """Have a client of httpx (or httpx2) connect only to where the engine of this step allows. Raises HostDenied.
+    """Make a client of httpx (or httpx2) connect only to hosts that this step's engine allows. Raises HostDenied.
 
-    What goes through a proxy of the environment is checked as it is written, a name or an address: the proxy looks the
-    name up. Raises the library's InvalidURL."""
+    If the environment has a proxy, the host is checked as it is written, as a name or an address, since the proxy looks
+    names up. Raises the library's InvalidURL."""
     allowed = network()
     # As the library reads it and hands it to a proxy, which may undo escapes.
     host = unquote(_library(client).URL(url).raw_host.decode("ascii"))
@@ -194,7 +195,7 @@ def guard(client: Any, url: str) -> Any:
 
 
 class _Guarded:
-    """A way to connect, of httpcore, that looks before."""
+    """A network backend of httpcore that checks an address before it connects."""
 
     def __init__(self, inner: Any, allowed: Network) -> None:
         self._inner = inner
@@ -204,7 +205,7 @@ class _Guarded:
         try:
             addresses = await self._allowed.addresses(host, port)
         except (OSError, UnicodeError) as error:
-            # The library must not look the name up itself: nothing would check the address that it finds.
+            # The library must not look the name up itself, since nothing would check the address.
             raise _library(self._inner).ConnectError(str(error)) from error
         failed: Exception | None = None
         for address in addresses:
@@ -228,12 +229,12 @@ def _library(of: Any) -> Any:
 
 
 class AnswerTooLarge(Exception):
-    """An answer has more bytes than it may have, or is packed in a way that cannot be bounded."""
+    """An answer has too many bytes, or a compression whose size cannot be bounded."""
 
 
 async def read_bounded(answer: Any, bytes_max: int) -> bytes:
-    """Read an answer of httpx that was asked for as a stream, unpacked. However well it is packed, no more than
-    `bytes_max` is ever in memory. Raises AnswerTooLarge."""
+    """Read and decompress a streamed answer of httpx. At most `bytes_max` bytes are ever in memory, however well the
+    answer is compressed. Raises AnswerTooLarge."""
     encoding = answer.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", "", "gzip", "x-gzip", "deflate"):
         raise AnswerTooLarge(f"its encoding is {encoding!r:.40}, and only {ENCODINGS} can be unpacked here")

@@ -1,4 +1,4 @@
-"""What a picture of a graph shows, whoever draws it: boxes for nodes and joins, arrows with what stands beside them."""
+"""The content of a graph's picture, for all drawing formats: boxes for nodes and joins, arrows with their labels."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TELLING: Final[Mapping[str, str]] = {
 
 
 class Shown(Struct, frozen=True, kw_only=True):
-    """A box. `tag` is the kind of a node; `tokens` are there if a run is shown."""
+    """A box. `tag` is the kind of a node; `tokens` is set if a run is shown."""
 
     id: str
     kind: BoxKind
@@ -44,7 +44,7 @@ class Shown(Struct, frozen=True, kw_only=True):
 
 
 class Arrow(Struct, frozen=True, kw_only=True):
-    """An arrow. `is_multiple`: it makes several tokens of one."""
+    """An arrow. `is_multiple`: it forks a token into several."""
 
     source: str
     target: str
@@ -59,7 +59,7 @@ class Picture(Struct, frozen=True):
 
 
 def picture_of(plan: Plan, kinds: Mapping[str, Kind], tokens: TokensView | None, *, forks: bool) -> Picture:
-    """What there is to be drawn, the beginning first; with `forks`, places where branches come apart have a box."""
+    """Return what to draw, the beginning first. With `forks`, each fork has a box."""
     drawn = _Drawn(plan, kinds, tokens, forks)
     return Picture(list(drawn.boxes.values()), drawn.arrows)
 
@@ -160,7 +160,7 @@ def _caption(kind: Kind, tag: str) -> str:
 
 
 def _words(edge: Edge, tier: int, *, is_error: bool) -> Iterator[str]:
-    """What stands beside an arrow."""
+    """Return the label of an arrow."""
     if is_error:
         yield "error"
     if edge.limit is not None:
@@ -182,7 +182,7 @@ def _words(edge: Edge, tier: int, *, is_error: bool) -> Iterator[str]:
 
 
 def counts(tokens: NodeTokens | None) -> str:
-    """What became of a node's tokens, in a few signs."""
+    """Return the counts of a node's tokens as a short text."""
     if tokens is None:
         return ""
     signs = (("●", tokens.standing), ("✓", tokens.completed), ("✗", tokens.failed), ("–", tokens.cancelled))

@@ -21,7 +21,7 @@ Path = tuple[str | int, ...]
 
 
 def invalid(problems: Sequence[str], lines: Lines | None = None) -> InvalidDefinition:
-    """An error that says all that is wrong, each problem once and with its line if that is known."""
+    """Return an error that lists all problems, each once and with its line if that is known."""
     found = list(dict.fromkeys(problems))
     if lines is not None:
         found = [lines.located(problem) for problem in found]
@@ -42,7 +42,7 @@ class Lines:
         self._edges = edges if isinstance(edges, list) else []
 
     def located(self, problem: str) -> str:
-        """A problem with its line: that of the innermost part which its place names."""
+        """Return a problem with the line of the innermost part that its place names."""
         place = problem.removeprefix(self._start)
         line = None if place == problem or _LINE.search(problem) else self._line(place)
         return problem if line is None else f"{problem} (line {line})"
@@ -61,7 +61,7 @@ class Lines:
         return self._lines.get(self._inner(path, rest)) if path or rest else None
 
     def _inner(self, path: Path, rest: str) -> Path:
-        """The part that a text like `values.state.x: …` or `merge[0].target: …` begins with."""
+        """Return the part at the beginning of a text like `values.state.x: …` or `merge[0].target: …`."""
         while True:
             for child in self._children.get(path, ()):
                 start = f"[{child}]" if isinstance(child, int) else child
@@ -80,8 +80,8 @@ def _is_between(edge: Any, source: str, target: str) -> bool:
 
 
 def wrong_parts(parts: Any, convert: Callable[[Any], Any], place: str) -> list[str]:
-    """What does not fit the schema: of the nodes, of the edges, and of the rest, each problem with its place. One for
-    each node and edge at most."""
+    """Return what does not fit the schema in nodes, edges and the rest, each problem with its place. There is at most
+    one for each node and edge."""
     if not isinstance(parts, Mapping):
         return [f"{place}: {_refusal(parts, convert)}"]
     nodes, edges = parts.get("nodes"), parts.get("edges")
@@ -99,7 +99,7 @@ def wrong_parts(parts: Any, convert: Callable[[Any], Any], place: str) -> list[s
 
 
 def place_of(path: Path, parts: Any) -> str:
-    """How messages call the part of a definition at a path."""
+    """Return the name that messages use for the part of a definition at a path."""
     if path[:1] == ("edges",) and len(path) > 1 and isinstance(path[1], int):
         where, inner = _edge_name(parts["edges"][path[1]], path[1]), path[2:]
     elif path[:1] == ("nodes",) and len(path) > 1:
@@ -138,7 +138,7 @@ def _refusal(parts: Any, convert: Callable[[Any], Any]) -> str | None:
 
 
 def _named(parts: Any, why: str, convert: Callable[[Any], Any]) -> Iterator[str | int]:
-    """The path of what is wrong, with the keys that the message leaves out."""
+    """Return the path of a problem, with the keys that the message leaves out."""
     matched = _AT.search(why)
     found: list[str | int] = []
     for part in _PART.finditer(matched[1] if matched is not None else ""):
@@ -156,7 +156,7 @@ def _named(parts: Any, why: str, convert: Callable[[Any], Any]) -> Iterator[str 
 
 
 def _culprit(parts: Any, path: Sequence[str | int], why: str, convert: Callable[[Any], Any]) -> str | None:
-    """Which of an object's entries is the wrong one: that which is wrong without the others."""
+    """Return which of an object's entries is wrong: the one that is invalid without the others."""
     inner = parts
     for key in path:
         inner = inner[key]

@@ -1,4 +1,4 @@
-"""A graph as it is run: what was read from its definition, with every name looked up and every expression parsed."""
+"""A graph that is ready to run: its definition with every name looked up and every expression parsed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from msgspec import Struct
 
 from perdure.models.graphs.expressions import Expression, ValueMap
 from perdure.models.graphs.merges import Merge
-from perdure.models.graphs.spec import JoinSpec, Limits
+from perdure.models.graphs.spec import GraphLimits, JoinSpec
 
 _TIMES_FROM: Final = 2**40  # Edges have smaller numbers.
 
 
 class Passes(Struct, frozen=True, kw_only=True, eq=False):
-    """How often a join goes on without an arrival, if nothing else on its loop has a limit: as often as `edges`, those
-    with a limit between the fork and the join, may fire. `number` is the join's among the numbers of edges."""
+    """How often a join may go on without an arrival, if nothing else on its loop has a limit: as often as `edges` may
+    fire, the edges with a limit between the fork and the join. `number` is the join's number among those of edges."""
 
     number: int
     limit: int
@@ -24,7 +24,7 @@ class Passes(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Join(Struct, frozen=True, kw_only=True, eq=False):
-    """Where branches that came apart at the node `fork` meet, on their way into the node `target`."""
+    """Where the branches of the fork at node `fork` meet, before the node `target`."""
 
     target: str
     fork: str
@@ -35,18 +35,18 @@ class Join(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def enough(self) -> int | None:
-        """How many branches are enough; None for all."""
+        """Return how many branches are enough; None for all."""
         need = self.spec.need
         return None if need == "all" else 1 if need == "any" else need
 
     def tolerated(self, total: int) -> int | None:
-        """How many of so many branches may fail; None: that is no matter of this join."""
+        """Return how many of so many branches may fail; None if this join does not handle failures."""
         tolerate = self.spec.tolerate
         return int(tolerate * total) if isinstance(tolerate, float) else tolerate
 
 
 class Edge(Struct, frozen=True, kw_only=True, eq=False):
-    """One way on. `number` tells the edges of a graph apart."""
+    """An edge. `number` identifies it in its graph."""
 
     number: int
     source: str
@@ -67,7 +67,7 @@ class Edge(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def began(self) -> int:
-        """Under which number laps have the time at which a token first took it, if that counts."""
+        """The number under which laps store when a token first took this edge, if that counts."""
         return self.number + _TIMES_FROM
 
 
@@ -75,7 +75,7 @@ Tiers = Sequence[Sequence[Edge]]
 
 
 class Node(Struct, frozen=True, kw_only=True, eq=False):
-    """A node: its edges in tiers, by priority, and what is written when it has a result. `work` is its kind's."""
+    """A node: its edges in tiers, by priority, and what it writes to the context. `work` comes from its kind."""
 
     name: str
     work: Any
@@ -88,8 +88,8 @@ class Node(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Exclusive(Struct, frozen=True, kw_only=True, eq=False):
-    """Nodes of which one token at a time may stand at any: until its node has ended, or (`keep`) until it leaves them
-    all. `number` tells them apart."""
+    """Nodes at which only one token at a time may be: until its node has ended, or (`keep`) until it leaves all of
+    them. `number` identifies the group."""
 
     number: int
     nodes: frozenset[str]
@@ -97,8 +97,8 @@ class Exclusive(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Plan(Struct, frozen=True, kw_only=True, eq=False):
-    """A whole graph. `joins` are those of each node at which branches come apart, in the order of the definition;
-    `cancellable` are the nodes that edges name in their `cancel`."""
+    """A whole graph. `joins` has the joins of each fork's node, in the order of the definition; `cancellable` are the
+    nodes that edges name in their `cancel`."""
 
     name: str
     place: str
@@ -107,6 +107,6 @@ class Plan(Struct, frozen=True, kw_only=True, eq=False):
     joins: Mapping[str, Sequence[Join]]
     output: ValueMap | None
     timeout_s: float | None
-    limits: Limits
+    limits: GraphLimits
     exclusive: Sequence[Exclusive]
     cancellable: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""Which tokens stand at nodes that edges can cancel, so that an edge that fires need not look at all tokens. Pure."""
+"""Which tokens are at nodes that edges can cancel, so that an edge need not examine all tokens. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Standing:
         self._node_of: dict[Token, str] = {}
 
     def move(self, token: Token, node: str) -> None:
-        """The token stands at this node now."""
+        """Note that the token is at this node now."""
         self.leave(token)
         if (at := self._at.get(node)) is not None:
             at[token] = None
@@ -28,8 +28,8 @@ class Standing:
             del self._at[node][token]
 
     def within(self, fork: Fork, names: Iterable[str]) -> list[Token]:
-        """The tokens at these nodes in the branch that encloses a fork: those of each fork before those of the forks
-        inside it, and each by age."""
+        """Return the tokens at these nodes in the branch that encloses a fork. The tokens of each fork come before
+        those of the forks inside it, ordered by age."""
         root, index = (fork, None) if fork.outer is None else (fork.outer, fork.index)
         found = [
             (place, token)
@@ -41,7 +41,7 @@ class Standing:
 
 
 def _place(token: Token, root: Fork, index: int | None) -> list[tuple[int, int]] | None:
-    """What a token is sorted by in a fork, or in one branch of it; None if it is not in there."""
+    """Return the sort key of a token in a fork, or in one branch of it; None if it is not in there."""
     place, fork, branch = [(0, token.id)], token.fork, token.index
     while fork is not root:
         if fork.outer is None:

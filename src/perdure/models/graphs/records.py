@@ -1,7 +1,7 @@
-"""What definitions refer to by name: prompts, profiles of models, and actions, which are kept as versioned records.
+"""Versioned records that definitions refer to by name: prompts, profiles of models, and actions.
 
-A run reads a record as a step, when a node first needs it, and keeps to what it got: the version and the body are in
-its journal. What is wrong with a record fails that step, so that a run that is retried reads the newest version again.
+A run reads a record as a step when a node first needs it, and keeps that version: version and body are in its journal.
+If the record is invalid, that step fails, so a retried run reads the newest version again.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ S = TypeVar("S", bound=Spec)
 
 RecordKind = Literal["prompt", "model", "action"]
 
-# What a store cannot do now it can a little later.
+# A store that is busy now may answer a little later.
 LOOKUP_RETRY: Final = Retry(attempts=10, initial=timedelta(seconds=0.1), maximum=timedelta(seconds=10))
 _REFERENCE: Final = re.compile(r"(?P<name>.+?)(?:@(?P<version>[1-9][0-9]{0,8}|latest))?", re.DOTALL)
 
 
 class Example(Spec, frozen=True, kw_only=True):
-    """What a model might be asked, and how it should answer; both are as they are."""
+    """An example of a prompt and its answer, both as plain texts."""
 
     prompt: str
     answer: str
@@ -46,8 +46,8 @@ class Example(Spec, frozen=True, kw_only=True):
 
 
 class PromptSpec(Spec, frozen=True, kw_only=True):
-    """A record of kind "prompt": what an llm node's `prompt`, `system`, `schema`, `strict` and `examples` are. Nodes
-    that use it map at least the names that it `requires`."""
+    """A record of kind "prompt": the `prompt` (as `template`), `system`, `schema`, `strict` and `examples` of an llm
+    node. Nodes that use it must map at least the names that it `requires`."""
 
     description: str = ""
     template: str
@@ -62,7 +62,7 @@ class PromptSpec(Spec, frozen=True, kw_only=True):
 
 
 class ModelProfile(Spec, frozen=True, kw_only=True):
-    """A record of kind "model": which model is asked where, and how; the fields are those of an llm node."""
+    """A record of kind "model": which model to ask, where, and how. The fields are those of an llm node."""
 
     description: str = ""
     model: Annotated[str, Meta(min_length=1)]
@@ -79,7 +79,7 @@ class ModelProfile(Spec, frozen=True, kw_only=True):
 
 
 class Reference(Struct, frozen=True):
-    """A record that a definition names. Without a version it is the newest at the time of the run's first use."""
+    """A record that a definition names. Without a version it is the newest one at the run's first use."""
 
     kind: RecordKind
     name: str
@@ -90,7 +90,7 @@ class Reference(Struct, frozen=True):
 
 
 def reference(kind: RecordKind, text: str) -> Reference:
-    """What a text like `greeting` or `greeting@3` refers to. Raises InvalidArguments."""
+    """Parse a reference like `greeting` or `greeting@3`. Raises InvalidArguments."""
     matched = _REFERENCE.fullmatch(text)
     name = checked_text(matched["name"] if matched else "", f"the name of a {kind}")
     version = matched["version"] if matched else None
@@ -105,7 +105,7 @@ class Found(Struct, frozen=True):
 
 
 class Reading:
-    """How a node reads a record: `check` says, of its body and its place, what is wrong with it."""
+    """How a node reads a record. `check` gets its body and its place, and raises if the body is invalid."""
 
     __slots__ = ("_check", "_place", "_step", "reference")
 
@@ -164,8 +164,8 @@ class Pins:
         self._found: dict[Hashable, asyncio.Future[Any]] = {}
 
     def get(self, lookup: Lookup) -> asyncio.Future[Any]:
-        """A future for what is looked up. Who stops waiting for it stops nobody else. Raises as the lookup does, a
-        record's RecordNotFound and InvalidDefinition; the next node that needs it then looks it up again."""
+        """Return a future of the lookup's result. If one waiter stops waiting, the others still get it. It raises what
+        the lookup raises, for a record RecordNotFound and InvalidDefinition; then the next node looks it up again."""
         known = self._found.get(lookup.reference)
         if known is None or (known.done() and (known.cancelled() or known.exception() is not None)):
             known = self._found[lookup.reference] = lookup.request(self._loop)

@@ -1,9 +1,9 @@
-"""What the names in a definition stand for: what was handed in with it, or is registered in this process already.
+"""Resolve the names in a definition: to objects that were passed in with it, or that are registered in this process.
 
-A definition may come from anybody who can write a file or a record. So no module is imported for one, and no function
-is called that nobody meant to be called: a name stands for a step or a workflow, for a class of exceptions, or for a
-type of data. Steps and workflows of Perdure's own are not among them: they trust the kinds of node that call them.
-Anything else has to be handed in: `Graph.load(path, objects=[…])`.
+Anybody who can write a file or a record can write a definition. So Perdure imports no module for a definition, and
+calls only functions that were registered for it: a name can stand for a step, a workflow, an exception class or a data
+type. Perdure's own steps and workflows are excluded, since they trust the kinds of node that call them. Everything else
+must be passed in: `Graph.load(path, objects=[…])`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _reducers: WeakValueDictionary[str, Callable[[list[Any]], Any]] = WeakValueDicti
 
 
 def resolve(reference: str, place: str, objects: Mapping[str, Any]) -> Any:
-    """What a reference stands for. Raises InvalidDefinition, which says how to register or hand in what is missing."""
+    """Return the object of a reference. Raises InvalidDefinition, which says how to register it or pass it in."""
     if reference in objects:
         return objects[reference]
     found = imported(reference)
@@ -60,7 +60,7 @@ def resolve(reference: str, place: str, objects: Mapping[str, Any]) -> Any:
 
 
 def imported(reference: str) -> Any:
-    """What `package.module:name` is in a module that is imported already; None if there is none. No code runs for it:
+    """Return the object `package.module:name` of an imported module; None if there is none. No code runs for it:
     neither a module's `__getattr__` nor a property."""
     module, _, name = reference.partition(":")
     found: Any = sys.modules.get(module)
@@ -72,8 +72,8 @@ def imported(reference: str) -> Any:
 
 
 def by_name(objects: Mapping[str, Any] | Iterable[Any] | None, place: str) -> dict[str, Any]:
-    """What was handed in, by the names under which a definition may refer to it: those of a mapping; or else its own
-    name, and `package.module:name`. Raises InvalidDefinition."""
+    """Return the passed objects by the names that a definition may use: those of a mapping, or each object's own name
+    and `package.module:name`. Raises InvalidDefinition."""
     if isinstance(objects, Mapping):
         return dict(objects)
     found: dict[str, Any] = {}
@@ -96,7 +96,7 @@ def _names(found: Any, place: str) -> list[str]:
 
 
 def remember_reducer(reference: str, reducer: Any) -> None:
-    """Have definitions that are read back from a store find a reducer of a graph that was built here."""
+    """Remember a reducer of a graph that was built here, for definitions that are read back from a store."""
     if callable(reducer):
         _reducers[reference] = reducer
 
@@ -106,8 +106,7 @@ def remembered_reducer(reference: str) -> Callable[[list[Any]], Any] | None:
 
 
 def _is_own(found: Any) -> bool:
-    """Whether this is a step or a workflow of Perdure's, made for its own calls. The function of a graph says nothing:
-    it is Perdure's for all graphs."""
+    """Whether this is one of Perdure's own steps or workflows. A graph is not, although its function is Perdure's."""
     if not isinstance(found, Step) and not (isinstance(found, Workflow) and found.model != "graph"):
         return False
     module = getattr(found.function, "__module__", None) or ""
@@ -119,7 +118,7 @@ def _is_exception(found: Any) -> bool:
 
 
 def _is_data(found: Any) -> bool:
-    """Whether something only says of which parts a value is made."""
+    """Whether a class only describes data."""
     if not isinstance(found, type):
         return False
     if issubclass(found, msgspec.Struct | enum.Enum) or dataclasses.is_dataclass(found):

@@ -1,7 +1,8 @@
 """Runs a graph on a run's deterministic loop: a thin shell around the machine, which decides everything.
 
-What nodes give is in the journal, as steps, timers, events and children; tokens, context and joins are computed anew
-from it in a replay. All that one completion leads to is asked for in the same activation, and so committed together.
+The results of nodes are in the journal, as steps, timers, events and children. A replay computes tokens, context and
+joins from it. Everything that follows from one completion is requested in the same activation, and so committed
+together.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ from perdure.models.graphs.kinds.base import Brought, Done, Ended, Task, Work
 from perdure.models.graphs.machine import KEYS_RULES, PIECES_RULES, SLICES_RULES, Machine
 from perdure.models.graphs.plan import Plan
 from perdure.models.graphs.records import Pins
-from perdure.models.graphs.spec import Limits
+from perdure.models.graphs.spec import GraphLimits
 from perdure.models.graphs.tokens import Token
 from perdure.values.failures import entry_of
 from perdure.values.replicas import failure_of
 
-IN_A_ROW_MAX: Final = Limits().in_a_row
-# Nodes that one activation begins; with more of them the process would stand still for too long. The others follow in
-# activations of their own, each of which takes a timer that is due at once: what is due now belongs to this one.
+IN_A_ROW_MAX: Final = GraphLimits().in_a_row
+# Nodes that one activation begins. More of them would block the process for too long. The others follow in further
+# activations, each of which needs a timer that is due at once.
 BEGUN_AT_ONCE_MAX: Final = 250
 _BEGUN_AT_ONCE_BEFORE_MAX: Final = 1_000  # by earlier rules
-# Tokens that one activation makes, moves or ends, more or less, before what is left follows in one of its own. What
-# comes meanwhile waits until it is done, so that the order of all is the same.
+# About how many tokens one activation creates, moves or ends before the rest follows in the next one. Results that
+# arrive meanwhile wait until the routing is done, so that the order is always the same.
 ROUTED_AT_ONCE_MAX: Final = 1_000
 _AT_ONCE_S: Final = 1e-6
 
 
 async def interpret(plan: Plan, input: Any) -> Any:
-    """Run a graph to its end; its output. Raises what made it fail."""
+    """Run a graph to its end; return its output. Raises the failure of the run."""
     return await GraphRunner(plan, input, require_loop("a graph")).run()
 
 
@@ -51,10 +52,10 @@ class GraphRunner:
         self._input = input
         self._loop = loop
         self._machine = machine or Machine(plan, input, loop.rules)
-        if plan.limits.in_a_row == Limits().in_a_row:
+        if plan.limits.in_a_row == GraphLimits().in_a_row:
             self._machine.in_a_row_max = IN_A_ROW_MAX
         self._end: asyncio.Future[Any] = loop.create_future()
-        self._busy: dict[int, asyncio.Future[Any]] = {}  # what runs for each token
+        self._busy: dict[int, asyncio.Future[Any]] = {}  # the running work of each token
         self._timers: dict[TimerKey, asyncio.TimerHandle] = {}
         self._next: deque[Callable[[], Decisions]] = deque()
         self._waiting: deque[tuple[int, Token]] = deque()  # tokens, by the ids they had, whose nodes are to be begun
@@ -68,20 +69,20 @@ class GraphRunner:
         if self._plan.timeout_s is not None:
             self._loop.call_later(self._plan.timeout_s, self._tell, self._out_of_time)
         self._tell(self._machine.begin)
-        # What the first activation begins is begun before anything is stored that tells by which rules, and is the same
-        # in every attempt: it keeps to its position.
+        # The first activation begins nodes before anything is stored that says by which rules the run began. They are
+        # the same in every attempt, so their keys use the position.
         if self._loop.rules >= KEYS_RULES:
             self._loop.instances = {}
         return await self._end
 
-    def _tell(self, news: Callable[[], Decisions]) -> None:
-        """Tell the machine, and do what it says; nodes that are done at once are news in their turn."""
-        self._next.append(news)
+    def _tell(self, result: Callable[[], Decisions]) -> None:
+        """Pass a result to the machine, and do what it decides. Nodes that end at once give further results."""
+        self._next.append(result)
         if len(self._next) == 1:
             self._route()
 
     def _route(self) -> None:
-        """Tell the machine what there is to tell, up to a bound; what is left follows in an activation of its own."""
+        """Pass the waiting results to the machine, up to a bound. The rest follows in another activation."""
         self._room = self._begun_max
         self._machine.at = self._loop.now()
         enough = self._machine.work + ROUTED_AT_ONCE_MAX if self._loop.rules >= SLICES_RULES else None
@@ -123,11 +124,11 @@ class GraphRunner:
         tokens = self._machine.tokens
         while self._waiting and self._room:
             token_id, token = self._waiting.popleft()
-            if token_id in tokens:  # It may have been ended before its node began.
+            if token_id in tokens:  # The token may have ended before its node began.
                 self._room -= 1
                 self._begin(token)
         if not self._waiting:
-            self._room = self._begun_max  # It is too many at once that are begun apart, not one after the other.
+            self._room = self._begun_max  # Only nodes that begin together are split up, not a sequence.
         else:
             self._is_more_due = True
             self._loop.call_later(_AT_ONCE_S, self._tell, self._more)
@@ -140,7 +141,7 @@ class GraphRunner:
         failure = decided.failure
         if failure is None:
             self._end.set_result(decided.output)
-        elif isinstance(failure, StopIteration | asyncio.CancelledError):  # Neither can be raised as what it is.
+        elif isinstance(failure, StopIteration | asyncio.CancelledError):  # Neither can be raised as itself.
             self._end.set_exception(StepFailed(f"{type(failure).__qualname__}: {failure}"))
         else:
             self._end.set_exception(failure)
@@ -165,7 +166,7 @@ class GraphRunner:
             future.add_done_callback(partial(self._done, token))
 
     def _name_instance(self, token: Token, future: asyncio.Future[Any]) -> None:
-        """Give an execution a name that it has again after a retry, in whatever order things happen then."""
+        """Name an execution by its node, branches and visit, so that a retry gives it the same name in any order."""
         name = token.path
         self._visits[name] = visit = self._visits.get(name, 0) + 1
         if self._loop.instances is not None and (position := _position_of(future)) is not None:
@@ -177,7 +178,7 @@ class GraphRunner:
             self._loop.instances.pop(_position_of(future) or "", None)
         if self._busy.pop(token.id, None) is None or self._end.done():
             if not future.cancelled():
-                future.exception()  # Nobody wants to know.
+                future.exception()  # The token has ended.
             return
         if future.cancelled():
             message = f"run {self._loop.run_id}: what ran for token {token.id} was cancelled by nobody"
@@ -210,14 +211,14 @@ class GraphRunner:
 
 
 def _position_of(future: asyncio.Future[Any]) -> str | None:
-    """Where a node's step, or the task that does its work, stands in the program."""
+    """Return the position of a node's step, or of the task that does its work."""
     if isinstance(future, StepFuture):
         return future.request.position
     return future.branch.removesuffix(".") if isinstance(future, WorkflowTask) else None
 
 
 def about(error: BaseException, node: str) -> dict[str, Any]:
-    """What expressions see of a failure as `error`."""
+    """Return what expressions see of a failure as `error`."""
     failure = failure_of(error)
     if failure is not None:
         return {"type": failure.type.rpartition(":")[2].rpartition(".")[2], "message": failure.message, "node": node}

@@ -38,15 +38,15 @@ _REMARKS: Final = {"title", "description", "default", "examples", "format", "$de
 
 
 def type_of(schema: Any, place: str) -> Any:
-    """A type that takes what a schema takes. Raises InvalidDefinition for what it cannot express: better that than to
-    let through what the schema forbids."""
+    """Return a type that accepts what a schema accepts. Raises InvalidDefinition for a schema that it cannot express,
+    so that nothing is accepted that the schema forbids."""
     if not isinstance(schema, Mapping):
         raise InvalidDefinition(f"{place}: a schema is an object, not {schema!r:.80}")
     return _Reading(schema.get("$defs", {}), place).type_of(schema, "")
 
 
 def schema_of(wanted: Any, place: str) -> dict[str, Any]:
-    """The JSON Schema of a type, with what it is at its root. Raises InvalidDefinition."""
+    """Return the JSON Schema of a type, with the object itself at its root. Raises InvalidDefinition."""
     own = getattr(wanted, "model_json_schema", None)  # A pydantic model, without importing pydantic.
     try:
         schema: dict[str, Any] = msgspec.json.schema(wanted) if own is None else own()
@@ -69,11 +69,11 @@ class _Patterned(type):
 
 
 def _text_type(pattern: str, chars_min: float, chars_max: float) -> Any:
-    """A type for texts that match a pattern. msgspec's own patterns are those of `re`, which can take for ever."""
+    """Return a type for texts that match a pattern. msgspec's own patterns use `re`, which can take for ever."""
     automaton(pattern)
 
     def model_validate(value: Any, searches: Searches | None = None) -> str:
-        """The text. Raises ValueError; readers ask a type that is not msgspec's own in this way."""
+        """Check and return the text. Readers call this for types that msgspec does not know. Raises ValueError."""
         if not isinstance(value, str):
             raise ValueError(f"Expected `str`, got `{type(value).__name__}`")
         if not chars_min <= len(value) <= chars_max:

@@ -1,35 +1,41 @@
-"""A run's context: what nodes and expressions see, and what a branch keeps to itself until its fork's join.
+"""A run's context: what nodes and expressions see, and what belongs to a branch until its fork's join.
 
 Values are JSON's own types and never changed in place: a write puts a new object where the old one was, so that a value
-may be in several places at once.
+may be in several places at once. The one exception is what `grown` returns, which nobody has seen yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
+X = TypeVar("X")
 _MISSING: Final[Any] = object()
 _EMPTY: Final[Mapping[str, Any]] = {}
 SECTIONS: Final = ("state", "output", "nodes")
 
 
 class Scope:
-    """State, output and nodes' results: a branch's own, and below them those of where it came from."""
+    """State, output and nodes' results: a branch's own, on top of those of the scope that it was forked from."""
 
-    __slots__ = ("_own", "_paths", "parent")
+    __slots__ = ("_own", "_paths", "_unseen", "parent", "root")
 
     def __init__(self, parent: Scope | None = None) -> None:
         self.parent = parent
+        self.root: Scope = self if parent is None else parent.root  # the scope of the whole run
         self._own: dict[str, dict[str, Any]] | None = None  # most branches write one thing or nothing
-        # Where it has written inside of objects that are not its own as a whole, by section and key.
+        # The paths that it has written inside objects of an outer scope, by section and key.
         self._paths: dict[tuple[str, str], dict[tuple[str, ...], None]] | None = None
+        # Lists and objects that only this scope has, by section and key, then by path: they may be added to.
+        self._unseen: dict[tuple[str, str], dict[tuple[str, ...], Any]] | None = None
 
     def find(self, section: str, key: str, default: Any = None) -> Any:
         scope: Scope | None = self
         while scope is not None:
             own = scope._own
             if own is not None and key in (part := own.get(section, _EMPTY)):
+                if scope._unseen is not None:
+                    scope._unseen.pop((section, key), None)
                 return part[key]
             scope = scope.parent
         return default
@@ -39,18 +45,21 @@ class Scope:
             self._own = {}
         if self._paths is not None:
             self._paths.pop((section, key), None)
+        if self._unseen is not None:
+            self._unseen.pop((section, key), None)
         self._own.setdefault(section, {})[key] = value
 
-    @property
-    def root(self) -> Scope:
-        """The scope of the whole run."""
-        scope = self
-        while scope.parent is not None:
-            scope = scope.parent
-        return scope
+    def frozen(self) -> Scope:
+        """Return the scope as it is now: what is written to this one later is not seen in it."""
+        frozen = Scope(self.parent)
+        frozen.root = self.root
+        self._unseen = None
+        if self._own is not None:
+            frozen._own = {section: dict(self._own[section]) for section in SECTIONS if section in self._own}
+        return frozen
 
     def read(self, target: str, default: Any = None) -> Any:
-        """What stands at a path like `state.notes`."""
+        """Return the value at a path like `state.notes`."""
         section, key, *deeper = target.split(".")
         value = self.find(section, key, _MISSING)
         for inner in deeper:
@@ -58,7 +67,8 @@ class Scope:
         return default if value is _MISSING else value
 
     def write(self, target: str, value: Any) -> None:
-        """Put a value at a path like `state.totals.open`; objects on the way are made, and what is none is replaced."""
+        """Write a value at a path like `state.totals.open`. Missing objects on the path are created; other values on it
+        are replaced by objects."""
         section, key, *deeper = target.split(".")
         self._write(section, key, tuple(deeper), value)
 
@@ -74,24 +84,53 @@ class Scope:
             self._paths = {} if self._paths is None else self._paths
             self._paths[section, key] = {**(paths or {}), deeper: None}
 
+    def grown(self, target: str, copied: Callable[[Any], X]) -> X:
+        """Return the list or object at a path, to be added to in place.
+
+        It is what `copied` makes of what stands there, unless that was done before and nobody has read it since: so a
+        thousand additions copy once.
+        """
+        section, key, *rest = target.split(".")
+        path = tuple(rest)
+        mine = {} if self._unseen is None else self._unseen.get((section, key), {})
+        if path in mine:
+            found: X = mine[path]
+            return found
+        grown = copied(self.read(target))
+        self._write(section, key, path, grown)
+        # What is written copies what is around it, and nothing beside it.
+        kept = {other: value for other, value in mine.items() if not _is_within(other, path)}
+        self._unseen = {} if self._unseen is None else self._unseen
+        self._unseen[section, key] = {**kept, path: grown}
+        return grown
+
     def whole(self, section: str) -> dict[str, Any]:
         seen = {} if self.parent is None else self.parent.whole(section)
+        if self._unseen:
+            self._unseen = None
         if self._own is not None:
             seen.update(self._own.get(section, _EMPTY))
         return seen
 
     def adopt(self, branch: Scope) -> None:
-        """Take over all that a branch has written: of what it wrote inside of an object, only that, so that what other
-        branches wrote there stays. What both wrote is what this branch wrote."""
+        """Take over everything that a branch has written. Inside an object it takes over only the written paths, so
+        that other branches' writes stay. If both wrote a path, this branch wins."""
         paths = branch._paths or {}
+        branch._unseen = None
         for section, part in (branch._own or {}).items():
             for key, value in part.items():
                 for path in paths.get((section, key), ((),)):
                     found = value
                     for inner in path:
                         found = found.get(inner, _MISSING) if isinstance(found, dict) else _MISSING
-                    if found is not _MISSING:  # Something else was written around it later.
+                    if found is not _MISSING:  # A later write has replaced the object around it.
                         self._write(section, key, path, found)
+
+
+def _is_within(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Whether one of two paths leads into what the other leads to."""
+    shorter = min(len(one), len(other))
+    return one[:shorter] == other[:shorter]
 
 
 def _within(value: Any, path: Sequence[str], new: Any) -> dict[str, Any]:
@@ -134,4 +173,4 @@ class View:
             return self._branch
         if name == "error":
             return self._error or {}
-        return Section(self.scope, name)
+        return Section(self.scope.root if name == "artifacts" else self.scope, name)

@@ -1,4 +1,4 @@
-"""Secrets: definitions name them, steps get them when they run; no definition, journal, log or error has them."""
+"""Secrets. Definitions name them, and steps look them up. No definition, journal, log or error contains one."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _TALKATIVE: Final = (
 
 @checked
 class Secrets:
-    """Where an engine's secrets come from: the environment of its process, unless it has another provider.
+    """The provider of an engine's secrets. By default they come from the environment of its process.
 
-    Of the environment, only variables that begin with PERDURE_SECRET_ are given out: the secret OPENAI_API_KEY is in
-    PERDURE_SECRET_OPENAI_API_KEY. Others are those that are named: `Secrets(names=["OPENAI_API_KEY"])`. A secret may be
-    bound to hosts: `Secrets(hosts={"OPENAI_API_KEY": ["api.openai.com"]})`, or in the environment
-    PERDURE_SECRET_OPENAI_API_KEY_HOSTS=api.openai.com. It is then sent to no other.
+    Only environment variables that begin with PERDURE_SECRET_ are given out: the secret OPENAI_API_KEY is in
+    PERDURE_SECRET_OPENAI_API_KEY. You can allow other names: `Secrets(names=["OPENAI_API_KEY"])`. You can bind a secret
+    to hosts, so that it is sent to no other host: `Secrets(hosts={"OPENAI_API_KEY": ["api.openai.com"]})`, or in the
+    environment PERDURE_SECRET_OPENAI_API_KEY_HOSTS=api.openai.com.
 
-    A provider is a subclass, handed in as a resource: `Engine(resources={Secrets: Vault})`.
+    Your own provider is a subclass, passed as a resource: `Engine(resources={Secrets: Vault})`.
     """
 
     _names: Collection[str] = ()
@@ -50,12 +50,12 @@ class Secrets:
         self._hosts = dict(hosts or {})
 
     async def get(self, name: str) -> str | None:
-        """The secret of this name, None if there is none. Asked for in every attempt of a step that needs it, so that a
-        new one counts at once. What it raises, other than Misuse and NonRetryable, fails only that attempt."""
+        """Return the secret of this name, None if there is none. Every attempt of a step calls it, so a new secret
+        counts at once. An exception other than Misuse and NonRetryable fails only that attempt."""
         return _variable(name if name in self._names else f"{_PREFIX}{name}")
 
     async def hosts(self, name: str) -> Sequence[str] | None:
-        """The hosts that a secret may be sent to; None: all that nodes may connect to."""
+        """Return the hosts that a secret may be sent to; None for all hosts that nodes may connect to."""
         if name in self._hosts:
             return self._hosts[name]
         listed = _variable(f"{_PREFIX}{name}_HOSTS")
@@ -63,7 +63,7 @@ class Secrets:
 
 
 def _variable(name: str) -> str | None:
-    """A variable of the environment. None is named with what the system cannot write: half a character."""
+    """Return an environment variable; None for a name with a lone surrogate, which the system cannot represent."""
     try:
         return os.environ.get(name)
     except UnicodeEncodeError:
@@ -74,8 +74,8 @@ _ENVIRONMENT: Final = Secrets()
 
 
 async def secret(name: str, place: str, url: str | None) -> str:
-    """A secret, in a step, to be sent to `url` (None: to a program). Raises SecretNotFound; HostDenied if it may not be
-    sent there; Misuse if it could not stand in a header."""
+    """Return a secret that a step sends to `url` (None: to a program). Raises SecretNotFound; HostDenied if it must not
+    be sent there; Misuse if it cannot be part of a header."""
     try:
         provider = current_step().resource(Secrets)
     except Misuse:
@@ -96,15 +96,15 @@ async def secret(name: str, place: str, url: str | None) -> str:
             message = f"{place}: the secret {name!r} is for {', '.join(hosts)} only, and is not sent to {host!r}"
             raise HostDenied(message, host=host)
     if not value.isascii() or not value.isprintable():
-        # Whoever else found that out would show it in the message.
+        # Otherwise the library would find out, and show the secret in its message.
         raise Misuse(f"{place}: the secret {name!r} has characters that no header can have; is it the right one?")
     _keep_out_of_logs(value)
     return value
 
 
 class _Hiding(logging.Filter):
-    """Takes secrets out of what httpx and httpcore log: at DEBUG they show the headers of answers, in which some
-    servers repeat those of requests."""
+    """Removes secrets from what httpx and httpcore log. At DEBUG they log the headers of answers, in which some servers
+    repeat those of requests."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ def _keep_out_of_logs(value: str) -> None:
 
 
 def veiled(value: Any, secrets: Collection[str]) -> Any:
-    """A value of JSON's types, or a text, without these secrets, also as they stand in addresses and in JSON."""
+    """Return a JSON value or a text without these secrets, also in the form that they have in URLs and in JSON."""
     forms = {form for one in secrets for form in (one, quote(one, safe=""), one.replace("/", "\\/"))}
     return _veiled(value, sorted(forms, key=len, reverse=True)) if forms else value
 
@@ -149,8 +149,8 @@ def _veiled(value: Any, forms: Sequence[str]) -> Any:
 
 
 class Veil:
-    """Keeps a secret out of what others send back. A text that comes in pieces may have it in several of them, so what
-    could be its beginning is held back until the next one."""
+    """Removes a secret from what servers send back. In a text that comes in pieces the secret may be split, so a
+    possible beginning of it is kept until the next piece."""
 
     __slots__ = ("_held", "_secret")
 
@@ -159,11 +159,11 @@ class Veil:
         self._held = ""
 
     def over(self, text: str) -> str:
-        """A whole text without it."""
+        """Return a whole text without the secret."""
         return text if self._secret is None else text.replace(self._secret, _SHOWN)
 
     def piece(self, text: str) -> str:
-        """The next piece, as far as it can be shown."""
+        """Return as much of the next piece as can be shown."""
         if self._secret is None:
             return text
         text = self.over(self._held + text)
@@ -173,6 +173,6 @@ class Veil:
         return text[: len(text) - held]
 
     def rest(self) -> str:
-        """What was held back, when there are no more pieces."""
+        """Return the rest when there are no more pieces."""
         held, self._held = self._held, ""
         return held

@@ -1,6 +1,6 @@
-"""Branches of a fork of which only so many may be under way at once: who may begin, and who comes next. Pure.
+"""Slots of a fork that bounds how many of its branches run at once: which branch may begin next. Pure.
 
-The order is that of the branches. A branch has its slot until it has come to its end: at a join, or anywhere else.
+The order is that of the branches. A branch has its slot until it ends, at a join or anywhere else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Slots:
         self._gone: set[int] = set()  # branches that ended before they began
 
     def admit(self, token: Token) -> bool:
-        """Whether the token of a branch may begin; if not, it is given back by `leave` when its turn has come."""
+        """Return whether the token of a branch may begin. If not, `leave` returns it when its turn has come."""
         number = self._edges[token.index].number
         free = self._free.get(number)
         if free is None:
@@ -39,7 +39,7 @@ class Slots:
         return False
 
     def leave(self, index: int) -> tuple[Token, Edge] | None:
-        """A branch has come to its end: which token may begin now, along which edge."""
+        """Note that a branch has ended; return the token that may begin now, and its edge."""
         edge = self._edges[index]
         if index not in self._running:
             self._gone.add(index)

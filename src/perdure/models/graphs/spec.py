@@ -1,4 +1,4 @@
-"""What a graph is, as data: the one schema behind the builder, YAML and JSON. Nothing here decides or runs anything.
+"""A graph as data: the one schema behind the builder, YAML and JSON. Nothing here decides or runs anything.
 
 Durations are seconds. Texts in mappings, conditions and foreach are expressions (see expressions.py).
 """
@@ -13,13 +13,13 @@ from perdure.values.arguments import check_fields
 from perdure.values.retry import Backoff
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
-SECONDS_MAX: Final = 1000 * 366 * 24 * 3600  # A thousand years, which is longer than any run lives.
+SECONDS_MAX: Final = 1000 * 366 * 24 * 3600  # a thousand years
 Seconds = Annotated[float, Meta(gt=0, lt=SECONDS_MAX)]
 Count = Annotated[int, Meta(ge=1)]
 TARGET_PATTERN = r"^(state|output)(\.[A-Za-z_][A-Za-z0-9_]*)+$"
-Target = Annotated[str, Meta(pattern=TARGET_PATTERN.replace("+$", "{1,50}$"))]  # Values nest no deeper than is sane.
+Target = Annotated[str, Meta(pattern=TARGET_PATTERN.replace("+$", "{1,50}$"))]  # a bound on the nesting of values
 
-# Where an edge may lead beside nodes: the token ends; the whole run ends.
+# Targets of edges other than nodes: END ends the token, TERMINATE the whole run.
 END = "END"
 TERMINATE = "TERMINATE"
 
@@ -29,12 +29,12 @@ class Spec(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True,
 
 
 class MergeSpec(Spec, frozen=True, kw_only=True):
-    """What becomes of the outputs of the branches that meet at a join.
+    """How the outputs of the branches that meet at a join are merged.
 
-    `source` is an expression in each branch's own context, its last node's result unless given. append adds them, by
-    branch index, to the list at the target, and lists flattened if all are; collect puts a new list there and never
-    flattens; merge_object adds their fields, of equal ones the later branch's; keyed puts {"0": …}; last_wins the last
-    branch's, {} if there is none; reduce calls `reducer` with the list of them.
+    `source` is an expression in each branch's own context, by default the result of its last node. Strategies: append
+    adds the outputs, by branch index, to the list at the target, flattened if all are lists. collect writes a new list
+    and never flattens. merge_object adds their fields; of equal fields the later branch's wins. keyed writes {"0": …}.
+    last_wins writes the last branch's output, {} if there is none. reduce calls `reducer` with the list of outputs.
     """
 
     strategy: Literal["append", "collect", "merge_object", "keyed", "last_wins", "reduce"]
@@ -44,12 +44,12 @@ class MergeSpec(Spec, frozen=True, kw_only=True):
 
 
 class JoinSpec(Spec, frozen=True, kw_only=True):
-    """When the branches of a fork go on as one token.
+    """When the branches of a fork become one token again.
 
-    `need`: all of them, any, or a number. `fork` is the node at which the branches came apart; the innermost that can
-    be on the way unless given. `timeout` counts from the first arrival. `on_early` is for the branches that are still
-    under way when any or m of them are enough. With `tolerate`, a number or a fraction of branches, a join of all takes
-    the failures of its branches, and fails as soon as there are more.
+    `need` is all, any, or a number of branches. `fork` is the node of the fork, by default the innermost fork before
+    the join. `timeout` counts from the first arrival. `on_early` says what happens to the other branches when any or m
+    branches are enough. With `tolerate`, a join of all branches tolerates that number or fraction of failed branches,
+    and fails as soon as there are more.
     """
 
     need: Literal["all", "any"] | Count = "all"
@@ -61,14 +61,14 @@ class JoinSpec(Spec, frozen=True, kw_only=True):
 
 
 class EdgeSpec(Spec, frozen=True, kw_only=True, rename={"source": "from", "target": "to"}):
-    """A way from one node (or several) to another. Of the edges of a node those of the lowest priority with a match
-    fire, all of them that match. Those with `on_error` are for a node that has failed, the others for one that has not.
+    """An edge from one node (or several) to another. Of a node's edges, all matching edges of the lowest priority with
+    a match fire. Edges with `on_error` apply if the node has failed, the others if it has not.
 
-    With `foreach` (an expression for a list) or `spawn` (a number) it gives several tokens, each a branch of a fork, as
-    several edges that fire together do; of these, `at_once` are under way at a time, and the others wait. One with
-    `limit` fires so many times per token and is then passed over, as one with `limit_timeout` is when so many seconds
-    have passed since the token first took it.
-    `cancel` names nodes whose tokens end when it fires ("*" for all), as far as they share the enclosing branch.
+    With `foreach` (an expression for a list) or `spawn` (a number) the edge makes several tokens, each a branch of a
+    fork, as several edges that fire together do. At most `at_once` of these branches run at a time. An edge with
+    `limit` fires that many times per token and is then skipped; one with `limit_timeout` is skipped once that many
+    seconds have passed since the token first took it. When an edge with `cancel` fires, the tokens at the named nodes
+    ("*" for all) end, if they share the enclosing branch.
     """
 
     source: Name | list[Name]
@@ -95,16 +95,16 @@ class EdgeSpec(Spec, frozen=True, kw_only=True, rename={"source": "from", "targe
 
 
 class ExclusiveSpec(Spec, frozen=True, kw_only=True):
-    """Nodes of which only one token of a run at a time stands at any; others wait for their turn, in the order in which
-    they come. A turn ends with the node, or, with `keep`, when the token goes to none of these nodes: it ends, comes
-    apart, or arrives at a join."""
+    """Nodes at which only one token of a run at a time may be. Others wait for their turn in the order in which they
+    come. A turn ends with the node, or, with `keep`, when the token leaves these nodes: it moves elsewhere, ends, is
+    forked, or arrives at a join."""
 
     nodes: Annotated[list[Name], Meta(min_length=1)]
     keep: bool = False
 
 
-class Limits(Spec, frozen=True, kw_only=True):
-    """Bounds of one run of a graph: a run that goes beyond one of them fails."""
+class GraphLimits(Spec, frozen=True, kw_only=True):
+    """Limits of one run of a graph. A run that exceeds a limit fails."""
 
     tokens: Count = 20_000  # that are alive at once
     branches: Count = 20_000  # of one fork
@@ -116,11 +116,11 @@ class Limits(Spec, frozen=True, kw_only=True):
 
 
 class RetrySpec(Spec, frozen=True, kw_only=True):
-    """How often and when a failed task is tried again; times are in seconds.
+    """How often and when a failed node is retried; times are in seconds.
 
-    `backoff` says how the pauses grow, as in `perdure.Retry`. `retry_on` lists the errors that are retryable (all of
-    them if it is empty), `give_up_on` those that are not: classes, as `package.module:name`, or by their names alone if
-    they are Python's or Perdure's own.
+    `backoff` says how the pauses grow, as in `perdure.Retry`. `retry_on` lists the retryable errors (all, if it is
+    empty), `give_up_on` those that are not retried. An error is a class, as `package.module:name`, or a bare name if it
+    is one of Python's or Perdure's own.
     """
 
     attempts: Count = 3
@@ -134,7 +134,7 @@ class RetrySpec(Spec, frozen=True, kw_only=True):
 
 
 class GraphSpec(Spec, frozen=True, kw_only=True):
-    """A graph without its nodes: their schema depends on the kinds there are (see kinds/)."""
+    """A graph without its nodes, whose schema depends on the known kinds (see kinds/)."""
 
     graph: str
     version: str = ""
@@ -147,4 +147,4 @@ class GraphSpec(Spec, frozen=True, kw_only=True):
     exclusive: list[ExclusiveSpec] = field(default_factory=list)
     output: Any = None
     timeout: Seconds | None = None
-    limits: Limits | None = None
+    limits: GraphLimits | None = None

@@ -1,7 +1,7 @@
-"""Definitions as they are kept in the store: each once, by its digest, for runs whose code has changed or is not here.
+"""Definitions in the store: each once, by its digest, for runs whose code has changed or is not in this process.
 
-What is kept is read back without any of the code: what functions return stands in the journal. So nothing is imported
-for a definition that came from a store, and every process can draw a run and tell where its tokens were.
+A stored definition is read back without any code, since the results of functions are in the journal. So nothing is
+imported for it, and every process can draw a run and show where its tokens were.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _UNKNOWN: Final = "unknown"
 
 
 class StoredDefinition(Struct, frozen=True, kw_only=True):
-    """What is kept of a graph: its definition, and what its children are called, by their references."""
+    """What the store keeps of a graph: its definition, and the names of its children by their references."""
 
     definition: dict[str, Any]
     children: dict[str, tuple[str, str]] = {}
 
 
 class DefinitionView(Struct, frozen=True, kw_only=True):
-    """The definition that a run was started with. `is_current` says whether the graph that is known here is the same;
-    None: none is known."""
+    """The definition that a run was started with. `is_current` says whether the graph in this process is the same; None
+    if this process has no graph of that name."""
 
     run_id: str
     workflow: str
@@ -46,12 +46,12 @@ class DefinitionView(Struct, frozen=True, kw_only=True):
 
 
 def digest_of(definition: GraphSpec) -> str:
-    """What tells a definition from others."""
+    """Return the digest that identifies a definition."""
     return hashlib.sha256(texts.dump(definition, "json").encode()).hexdigest()[:32]
 
 
 def stored(definition: GraphSpec, objects: Mapping[str, Any]) -> StoredDefinition:
-    """What is to be kept. `objects` are those that it refers to by name."""
+    """Return what the store keeps of a definition. `objects` are those that it refers to by name."""
     children: dict[str, tuple[str, str]] = {}
     for node in definition.nodes.values():
         reference = getattr(node, "workflow", "")
@@ -62,8 +62,8 @@ def stored(definition: GraphSpec, objects: Mapping[str, Any]) -> StoredDefinitio
 
 
 def readable(kept: StoredDefinition) -> tuple[GraphSpec, dict[str, Kind], dict[str, Any]]:
-    """A definition that was kept, as one that can be built without its code; with the objects that it refers to. Raises
-    InvalidDefinition."""
+    """Return a stored definition in a form that can be built without its code, with placeholders for its objects.
+    Raises InvalidDefinition."""
     parts = {name: part for name, part in kept.definition.items() if name not in ("input_schema", "output_schema")}
     name = parts.get("graph")
     nodes: Any = parts.get("nodes")
@@ -81,7 +81,7 @@ def readable(kept: StoredDefinition) -> tuple[GraphSpec, dict[str, Kind], dict[s
 
 
 def _node(node: dict[str, Any], children: Mapping[str, tuple[str, str]], objects: dict[str, Any]) -> dict[str, Any]:
-    """A node that needs no code: no function is called in a replay, and no answer is checked again."""
+    """Return a node that needs no code, since a replay calls no function and checks no answer again."""
     kept = {name: part for name, part in node.items() if name != "retry"}
     if isinstance(kept.get("schema"), str):
         del kept["schema"]
@@ -98,12 +98,12 @@ def _node(node: dict[str, Any], children: Mapping[str, tuple[str, str]], objects
 
 @step(name="unknown")
 async def _anything(**given: Any) -> Any:
-    """Stands for a function that is never called: its results are in the journal."""
+    """A placeholder for a function that is never called, since its results are in the journal."""
     raise InvalidDefinition(f"a definition that was read back has no code to call with {given!r:.80}")
 
 
 def _all_of_them(values: list[Any]) -> Any:
-    """Stands for a reducer of a graph that was not built here."""
+    """A placeholder for a reducer of a graph that was not built here."""
     return values
 
 

@@ -1,4 +1,4 @@
-"""A graph as an SVG picture: for pages, files and pull requests, without any tool to draw it with."""
+"""A graph as an SVG picture, for pages, files and pull requests. It needs no drawing tool."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _STYLE: Final = """
 
 
 def svg(picture: Picture, name: str) -> str:
-    """The picture as a whole file."""
+    """Return the picture as a complete file."""
     boxes = [_size(box) for box in picture.boxes]
     lines = [_line(arrow) for arrow in picture.arrows]
     layout = arrange(boxes, lines)
@@ -102,8 +102,8 @@ def _size(box: Shown) -> Box:
 
 
 def _badge_width(box: Shown) -> float:
-    told = counts(box.tokens)
-    return _wide(told) * 6.6 + 14 if told else 0.0
+    badge = counts(box.tokens)
+    return _wide(badge) * 6.6 + 14 if badge else 0.0
 
 
 def _drawn(box: Shown, size: Box, middle: Point) -> list[str]:
@@ -139,11 +139,11 @@ def _node(box: Shown, about: str, corner: Point, size: Box) -> list[str]:
         _text("title", left + 22, top + 20, _cut(box.title, _TITLE_CHARS)),
         _text("caption", left + 22, top + 36, _cut(box.caption, _CAPTION_CHARS)),
     ]
-    if told := counts(tokens):
+    if badge := counts(tokens):
         width = _badge_width(box)
         at, middle = left + size.width - width - 10, top + size.height / 2
         parts.append(_rect("badge", at, middle - _BADGE_HEIGHT / 2, width, _BADGE_HEIGHT, 9))
-        parts.append(_text("badge-text", at + width / 2, middle + 4, told, is_centred=True))
+        parts.append(_text("badge-text", at + width / 2, middle + 4, badge, is_centred=True))
     return [*parts, "</g>"]
 
 
@@ -197,7 +197,7 @@ def _arrows(arrows: Sequence[Arrow], lines: Sequence[Line], boxes: Sequence[Box]
 
 
 def _path(route: Route) -> str:
-    """A smooth way through a route's points, that begins and ends vertically, and leaves room for the head."""
+    """Return a smooth path through a route's points that begins and ends vertically, with room for the arrow's head."""
     points = list(route.points)
     sign = -1 if route.is_back else 1
     points[-1] = (points[-1][0], points[-1][1] - sign * (_HEADER - 2))

@@ -1,7 +1,7 @@
-"""Templates: texts with places to be filled in, in the language of Jinja, parsed when a graph is built.
+"""Templates in the language of Jinja, parsed when a graph is built.
 
-What they name is a mapped name, a root of the context (`nodes.plan.output`), or a field of the run's input. Nothing
-that is missing is passed over.
+A template can use a mapped name, a root of the context (`nodes.plan.output`), or a field of the run's input. A missing
+value is always an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MARKS: Final = ("{{", "{%", "{#")
 
 
 class Text:
-    """A text that is what it is, for which nothing is needed."""
+    """A plain text without variables."""
 
     __slots__ = ("_source",)
 
@@ -35,14 +35,14 @@ class Text:
 
 
 def text_of(source: str, about: Preparing, field: str, mapped: frozenset[str]) -> Text | Template:
-    """A template, or a text without anything to be filled in. Raises InvalidDefinition."""
+    """Return a template, or a plain text if it has no variables. Raises InvalidDefinition."""
     if not any(mark in source for mark in _MARKS):
         return Text(source)
     return Template(source, about, field, mapped)
 
 
 class Template:
-    """A parsed template, with its place for whoever has to say what is wrong with it."""
+    """A parsed template, with its place in the definition for error messages."""
 
     __slots__ = ("_compiled", "_paths", "place")
 
@@ -71,8 +71,8 @@ class Template:
                 )
 
     def render(self, mapped: Mapping[str, Any], input: Any, context: Context) -> str:
-        """The text. Raises TemplateFailed, which says where the template stands and what is missing, or that it takes
-        too much."""
+        """Return the rendered text. Raises TemplateFailed, which names the place and the missing variable, or says that
+        the rendering exceeds its budget."""
         values: dict[str, Any] = {}
         for path in self._paths:
             name = path[0]
@@ -90,16 +90,16 @@ class Template:
 
 
 def _check(path: tuple[str, ...], about: Preparing, field: str) -> None:
-    """Have the nodes that it names looked for. A path may go on with a method's name, which is no part of it."""
+    """Check the nodes that the template names. A path may end with a method's name, which is not part of it."""
     if path[0] == "nodes" and len(path) > 1:
         try:
             about.expression(f"nodes.{path[1]}", field)
         except InvalidDefinition:
-            return  # A word that expressions keep for themselves: it can be a node's name all the same.
+            return  # A reserved word of expressions can still be a node's name.
 
 
 def _put(values: dict[str, Any], path: tuple[str, ...], context: Context) -> None:
-    """Add what a path leads to, and nothing beside it; as much of it as there is, to be called or tested."""
+    """Add the value at a path and nothing beside it, or as much of the path as exists."""
     value = context.root(path[0])
     at = 1
     while at < len(path) and hasattr(value, "get") and (found := value.get(path[at], _MISSING)) is not _MISSING:
@@ -121,4 +121,4 @@ def _put(values: dict[str, Any], path: tuple[str, ...], context: Context) -> Non
 
 
 class _Part(dict[str, Any]):
-    """An object of which only what the template names is there."""
+    """An object with only the fields that the template names."""

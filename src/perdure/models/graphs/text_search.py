@@ -1,4 +1,4 @@
-"""Searching in texts, in a time that can be paid for beforehand.
+"""Search in texts, with a cost that is known beforehand.
 
 CPython's `find`, `count`, `split`, `replace` and `in` take linear time in long texts. In short texts they compare the
 part at each place, so the only bound is the product of both lengths. `rfind` does so in all texts.
@@ -17,7 +17,7 @@ _COMPARISONS_PER_CHAR: Final = 24
 
 
 def search_chars(text: str, part: str) -> int:
-    """How many characters could be copied in the time that a search for a part takes at most."""
+    """Return how many characters could be copied in the longest time that a search for a part takes."""
     chars = _CHARS_PER_CHAR * len(text) + len(part)
     if len(text) < _SHORT_TEXT or (len(part) < _SHORT_PART and len(text) < _TEXT_FOR_SHORT_PART):
         chars += max(0, len(text) - len(part)) * len(part) // _COMPARISONS_PER_CHAR
@@ -25,9 +25,9 @@ def search_chars(text: str, part: str) -> int:
 
 
 def last_index(text: str, part: str, end: int | None = None) -> int:
-    """Where the last such part begins that ends at `end` or before; -1 if there is none.
+    """Return where the last such part begins that ends at `end` or before; -1 if there is none.
 
-    It is `text.rfind(part, 0, end)` in the time of a search forward. `end` is not negative.
+    It gives the result of `text.rfind(part, 0, end)` in the time of a forward search. `end` is not negative.
     """
     backwards = text[:end][::-1]
     found = backwards.find(part[::-1])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from functools import cache, reduce
+from math import isfinite
 from operator import or_
 from typing import Any, Final, Literal
 
@@ -22,13 +23,15 @@ _MISNAMED: Final = re.compile(r", (?:node '(?P<node>\w+)'|edge [^,]*), (\w+): Ob
 CHARS_MAX: Final = 1_000_000
 PARTS_MAX: Final = 100_000
 DEPTH_MAX: Final = 100
+_INT_BITS_MAX: Final = 13_288  # 4,000 digits; from 4,300 on Python does not write them
+_HALF: Final = re.compile("[\ud800-\udfff]")
 _DATE_TAG: Final = "tag:yaml.org,2002:timestamp"
 _TEXT_TAG: Final = "tag:yaml.org,2002:str"
 _NUMBER_TAGS: Final = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
 
 
 def schema_type() -> Any:
-    """The type of a whole definition, with all kinds of node that there are by now."""
+    """Return the type of a whole definition, with all kinds of node that are known now."""
     return _schema_type(tuple(KINDS.values()))
 
 
@@ -52,12 +55,14 @@ def json_schema() -> dict[str, Any]:
 
 
 def checked(parts: Any, place: str) -> tuple[GraphSpec, dict[str, Kind]]:
-    """A definition from JSON's own types. Raises InvalidDefinition, with the place of all that does not fit."""
+    """Return a definition from JSON's own types. Raises InvalidDefinition, with the place of every problem."""
     return _checked(parts, place, None)
 
 
 def _checked(parts: Any, place: str, lines: Lines | None) -> tuple[GraphSpec, dict[str, Kind]]:
     _check_depth(parts, place)
+    if unstorable := list(_unstorable(parts, ())):
+        raise invalid([f"{place}, {place_of(path, parts)}: {why}" for path, why in unstorable], lines)
     wanted = schema_type()
     try:
         spec: GraphSpec = msgspec.convert(parts, wanted)
@@ -68,7 +73,7 @@ def _checked(parts: Any, place: str, lines: Lines | None) -> tuple[GraphSpec, di
 
 
 def _check_depth(parts: Any, place: str) -> None:
-    """See that nothing that goes through all parts, one inside the other, goes too deep. Raises InvalidDefinition."""
+    """Check that the definition does not nest too deep for recursive code. Raises InvalidDefinition."""
     layer, depth = [parts], 0
     while layer:
         layer = [
@@ -82,8 +87,25 @@ def _check_depth(parts: Any, place: str) -> None:
             raise InvalidDefinition(f"{place}: it nests deeper than {DEPTH_MAX}")
 
 
+def _unstorable(part: Any, path: Path) -> Iterator[tuple[Path, str]]:
+    """Find the texts and numbers that have no form in JSON: stores keep a run's definition."""
+    if isinstance(part, dict):
+        for key, inner in part.items():
+            yield from _unstorable(key, path)
+            yield from _unstorable(inner, (*path, key))
+    elif isinstance(part, list):
+        for number, inner in enumerate(part):
+            yield from _unstorable(inner, (*path, number))
+    elif isinstance(part, str) and _HALF.search(part) is not None:
+        yield path, f"{part!r:.80} has half a character (a surrogate)"
+    elif isinstance(part, float) and not isfinite(part):
+        yield path, f"JSON has no {part}"
+    elif isinstance(part, int) and part.bit_length() > _INT_BITS_MAX:
+        yield path, "the number has more than 4,000 digits"
+
+
 def _with_choice(problem: str, parts: Any) -> str:
-    """A problem with what could stand there instead, where that is a name out of a few."""
+    """Return a problem with the possible names, if there are only a few."""
     if ", kind: Invalid value " in problem:
         return f"{problem}; kinds are {', '.join(sorted(KINDS))}"
     if (misnamed := _MISNAMED.search(problem)) is None:
@@ -96,8 +118,8 @@ def _with_choice(problem: str, parts: Any) -> str:
 
 
 def parse(text: str, place: str) -> tuple[GraphSpec, dict[str, Kind], Lines | None]:
-    """A definition from YAML or JSON, and the lines of its parts, if it is in YAML. Raises InvalidDefinition; Misuse if
-    YAML cannot be read here."""
+    """Return a definition from YAML or JSON, and for YAML the lines of its parts. Raises InvalidDefinition; Misuse if
+    PyYAML is not installed."""
     if len(text) > CHARS_MAX:
         raise InvalidDefinition(f"{place}: it has {len(text):,} characters, and a definition has at most {CHARS_MAX:,}")
     if text.lstrip().startswith("{"):
@@ -117,7 +139,7 @@ def _named(parts: Any, place: str) -> str:
 
 
 def _unquoted(place: str, parts: Any, path: Path, value: str) -> str:
-    """What is wrong with a date or a time that is not quoted: it would be something else than it looks like."""
+    """Return the problem of a date or a time without quotes, which YAML does not read as a text."""
     where = place_of(path, parts)
     quoted = f"\"'{value}'\" where expressions go, and '{value}' elsewhere"
     return f"{place}, {where}: {value} is a date in YAML, and no text: quote it, as {quoted}"
@@ -149,7 +171,7 @@ def _from_json(text: str, place: str) -> Any:
 
 
 def _from_yaml(text: str, place: str) -> tuple[Any, dict[Path, int], list[tuple[Path, str]]]:
-    """What a text says, the lines of its parts, and the dates in it."""
+    """Return the content of a YAML text, the lines of its parts, and the dates in it."""
     yaml = _yaml(place)
     try:
         loader = _loader(yaml, place)(text)
@@ -162,15 +184,15 @@ def _from_yaml(text: str, place: str) -> tuple[Any, dict[Path, int], list[tuple[
             return None if node is None else loader.construct_document(node), lines, dates
         finally:
             loader.dispose()
-    except (yaml.YAMLError, ValueError) as error:  # a date that is none, a number of too many digits
+    except (yaml.YAMLError, ValueError) as error:  # an invalid date, a number of too many digits
         raise InvalidDefinition(f"{place}: this is not YAML: {error}") from error
 
 
 def _loader(yaml: Any, place: str) -> Any:
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        """Refuses what is there twice, where YAML's usual readers keep the last; and what is too deep, or would be too
-        large once its aliases are written out. `1:30` is a text, as in YAML 1.2, and no number in base 60: the time
-        to read such a number grows with the square of its digits."""
+        """Refuses duplicate keys, of which YAML's usual readers keep the last, and texts that nest too deep or would be
+        too large with their aliases written out. `1:30` is a text, as in YAML 1.2, and not a number in base 60: the
+        time to read such a number is quadratic in its digits."""
 
         def __init__(self, text: str) -> None:
             super().__init__(text)
@@ -227,7 +249,7 @@ def _parts_of(node: Any) -> Iterable[Any]:
 
 
 def _go_through(node: Any, path: Path, lines: dict[Path, int], dates: list[tuple[Path, str]]) -> None:
-    """Note the line of each part of a text, and what YAML takes for a date."""
+    """Note the line of each part of a text, and the values that YAML reads as dates."""
     if path in lines:
         return
     lines[path] = node.start_mark.line + 1

@@ -1,4 +1,4 @@
-"""What can be told of a run's tokens: how many stand where, each of them with its path and state, and what happened."""
+"""Views of a run's tokens: how many are where, each with its path and state, and what happened."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ EventKind = Literal[
 
 
 class NodeTokens(Struct, frozen=True, kw_only=True):
-    """How many tokens stand at a node, and how many have left it: with a result, with a failure, or cancelled."""
+    """How many tokens are at a node, and how many have left it: with a result, with a failure, or cancelled."""
 
     standing: int = 0
     completed: int = 0
@@ -56,7 +56,7 @@ class NodeTokens(Struct, frozen=True, kw_only=True):
 
 
 class JoinTokens(Struct, frozen=True, kw_only=True):
-    """A join that waits: where it leads, at which node its branches came apart, how many of them have arrived."""
+    """A waiting join: the node behind it, the node of its fork, how many branches have arrived."""
 
     target: str
     fork: str
@@ -65,13 +65,13 @@ class JoinTokens(Struct, frozen=True, kw_only=True):
 
 
 class GraphToken(Struct, frozen=True, kw_only=True):
-    """One token. `id` numbers the tokens of a run in the order in which they came to be; `parent` is the token that
-    came apart into it, or (of one that goes on from a join) the one that had come apart before.
+    """One token. `id` numbers the tokens of a run in the order of their creation. `parent` is the token that was forked
+    into it or, for a token behind a join, the token that had been forked.
 
     `path` is "root", with the node and the branch's index for each fork of several branches that it is in:
-    "root.plan.0.search.2". `iterations` counts, by edge with a limit, how often the token went along it. `since` is
-    when its state began. `awaiting` is the number of branches that its join still waits for; `error` is how it failed;
-    `reason` is why it was cancelled.
+    "root.plan.0.search.2". `iterations` counts how often the token took each edge with a limit. `since` is when its
+    state began. `awaiting` is the number of branches that its join still waits for; `error` is its failure; `reason` is
+    why it was cancelled.
     """
 
     id: int
@@ -89,10 +89,10 @@ class GraphToken(Struct, frozen=True, kw_only=True):
 
 
 class TokensView(Struct, frozen=True, kw_only=True):
-    """The tokens of a run of a graph, as of its last journal entry. Of a run that has ended none stands anywhere.
+    """The tokens of a graph's run, as of its last journal entry. If the run has ended, no token is at any node.
 
-    `tokens` are those that live, and then those that have ended most recently, up to a bound, all by their ids;
-    `tokens_total` says how many there were.
+    `tokens` has the active tokens, and the most recently ended ones up to a bound, ordered by id. `tokens_total` is how
+    many there were.
     """
 
     run_id: str
@@ -106,9 +106,9 @@ class TokensView(Struct, frozen=True, kw_only=True):
 
 
 class GraphEvent(Struct, frozen=True, kw_only=True):
-    """Something that happened in a run of a graph. `seq` numbers a run's events from 1 on, and never changes; `entry`
-    is the number of the journal entry that it followed from, 0 for the start. `token` is the id of a token, `edge` an
-    edge like "plan -> search"."""
+    """Something that happened in a graph's run. `seq` numbers a run's events from 1 on, and never changes. `entry` is
+    the number of the journal entry that caused it, 0 for the start. `token` is the id of a token, `edge` an edge like
+    "plan -> search"."""
 
     seq: int
     kind: EventKind
@@ -121,8 +121,7 @@ class GraphEvent(Struct, frozen=True, kw_only=True):
 
 
 class GraphEvents(Struct, frozen=True, kw_only=True):
-    """Some events of a run, in their order; `cursor` is what `after` must be to get the next ones, None: there are none
-    yet."""
+    """Some events of a run, in order. Pass `cursor` as `after` to get the next ones; None if there are none yet."""
 
     run_id: str
     events: Sequence[GraphEvent]

@@ -1,17 +1,20 @@
-"""Where a run of a graph is: its tokens, the forks at which they came apart, and the joins that wait for them.
+"""The state of a graph's run: its tokens, their forks, and the joins that wait for them.
 
-A fork's branch is live while a token stands in it, or an inner fork is open in it. So a token that ends touches only
-its own fork, however deep that is nested.
+A fork's branch is live while a token is in it, or an inner fork is open in it. So a token that ends affects only its
+own fork, however deep that is nested.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from perdure.models.graphs.plan import Join
 from perdure.models.graphs.scopes import Scope, View
+from perdure.values.failures import locate
+
+X = TypeVar("X", bound=BaseException)
 
 _MISSING: Final[Any] = object()
 NO_LAPS: Final[Mapping[int, int]] = {}
@@ -22,24 +25,24 @@ _PATH_MAX_CHARS: Final = 200
 
 
 class Meeting:
-    """A join's state for one fork: who has arrived, by branch index, with a value for each merge."""
+    """A join's state for one fork: the arrived branches, by index, with a value for each merge."""
 
     __slots__ = ("arrived", "fired", "has_timer", "in_a_row", "join", "still_live")
 
     def __init__(self, join: Join) -> None:
         self.join = join
         self.arrived: dict[int, tuple[Any, ...]] = {}
-        self.still_live = 0  # branches that have arrived and in which other tokens are under way
+        self.still_live = 0  # branches that have arrived and still have other tokens
         self.fired = False
         self.has_timer = False
         self.in_a_row: int | None = None  # of the arrival that has the fewest: the join waited for what that waited for
 
 
 class Fork:
-    """One coming apart. `live` counts what keeps each branch alive, `unfinished` the branches that are."""
+    """One instance of a fork. `live` counts what keeps each branch alive, `unfinished` the live branches."""
 
     __slots__ = (
-        "closed", "depth", "error", "failed", "failed_live", "has_leavers", "id", "in_a_row", "index", "inner",
+        "base", "closed", "depth", "error", "failed", "failed_live", "has_leavers", "id", "in_a_row", "index", "inner",
         "is_split", "items", "laps", "live", "meetings", "outer", "scope", "scopes", "site", "slots", "tokens", "total",
         "unfinished",
     )  # fmt: skip
@@ -51,10 +54,11 @@ class Fork:
         self.site = site
         self.total = total
         self.scope = scope
+        self.base = scope  # what its branches see: the scope, or the scope as it was when the fork was made
         self.outer = outer
         self.index = index  # the branch of the outer fork in which this one is
         self.laps = laps
-        self.in_a_row = 0  # of the token that came apart
+        self.in_a_row = 0  # of the token that was forked
         self.error: dict[str, Any] | None = None  # what that one saw
         self.slots: Any = None  # of branches of which not all may be under way at once
         self.depth: int = 0 if outer is None else outer.depth + 1
@@ -67,12 +71,12 @@ class Fork:
         self.inner: dict[int, Fork] = {}
         self.meetings: dict[str, Meeting] = {}  # by the node that the join leads to
         self.failed: dict[int, tuple[dict[str, Any], BaseException]] = {}
-        self.failed_live = 0  # branches that have failed and in which other tokens are under way
+        self.failed_live = 0  # branches that have failed and still have other tokens
         self.has_leavers = False  # tokens have left it for the join of an outer fork
         self.closed = False
 
     def count(self, laps: Mapping[int, int]) -> None:
-        """Take over the laps of a token that has ended in it: what goes on from its joins has them behind it."""
+        """Take over the laps of a token that has ended in the fork. The token behind its join inherits them."""
         if laps is not self.laps and any(self.laps.get(number, 0) < count for number, count in laps.items()):
             self.laps = {
                 number: max(count, self.laps.get(number, 0)) for number, count in {**self.laps, **laps}.items()
@@ -97,13 +101,13 @@ class Token:
 
     @property
     def trail(self) -> list[dict[str, Any]]:
-        """The branches in which it stands, from the outermost: the node at which each came apart, and its index, with
-        its item if it has one."""
+        """Return the branches that the token is in, from the outermost: the node of each fork, and the index, with the
+        item if it has one."""
         return trail(self.fork, self.index)
 
     @property
     def path(self) -> str:
-        """Its node and the branches in which it stands, from the outermost, in short: `plan.2/search`."""
+        """The token's branches, from the outermost, and its node, in short: `plan.2/search`."""
         parts, fork, index = [self.node], self.fork, self.index
         while fork.outer is not None:
             parts.append(f"{fork.site}.{index}")
@@ -116,7 +120,7 @@ class Token:
 
 
 def trail(fork: Fork, index: int) -> list[dict[str, Any]]:
-    """The branches in which a branch of a fork is, from the outermost, itself among them."""
+    """Return the branches that enclose a branch of a fork, from the outermost, and the branch itself."""
     found: list[dict[str, Any]] = []
     while fork.outer is not None:
         branch: dict[str, Any] = {"fork": fork.site, "index": index}
@@ -128,15 +132,15 @@ def trail(fork: Fork, index: int) -> list[dict[str, Any]]:
 
 
 def shown(branches: list[dict[str, Any]]) -> dict[str, Any]:
-    """What expressions see of a failure's branch: that over the nearest list, else the innermost."""
+    """Return what expressions see of a failure's branch: the nearest one over a list, or the innermost."""
     if not branches:
         return {}
     nearest = next((branch for branch in reversed(branches) if "item" in branch), branches[-1])
     return {key: nearest[key] for key in ("index", "item") if key in nearest}
 
 
-def told(branches: Sequence[Mapping[str, Any]]) -> str:
-    """The branches of a trail, for messages."""
+def branches_text(branches: Sequence[Mapping[str, Any]]) -> str:
+    """Return the branches of a trail as a text for messages."""
     return ", ".join(
         f"branch {branch['index']} of the fork at {branch['fork']!r}"
         + (f", item {_cut(branch['item'])}" if "item" in branch else "")
@@ -150,8 +154,8 @@ def _cut(item: Any) -> str:
 
 
 class Branch:
-    """What `branch` is in an expression: index, total, output (of the last node), parent, and item: that of the nearest
-    fork over a list."""
+    """The root `branch` in expressions: index, total, output (of the last node), parent, and item (of the nearest fork
+    over a list)."""
 
     __slots__ = ("_fork", "_index", "_output")
 
@@ -196,14 +200,14 @@ class Branch:
 
 
 def items_of(parts: Sequence[list[Any] | int]) -> list[Any] | None:
-    """The items of a fork's branches in order; branches that have none (a number of them) leave gaps."""
+    """Return the items of a fork's branches in order. Branches without an item (of `spawn`) leave gaps."""
     if all(isinstance(part, int) for part in parts):
         return None
     return [item for part in parts for item in (part if isinstance(part, list) else [_MISSING] * part)]
 
 
 def failed_branches(fork: Fork) -> list[dict[str, Any]]:
-    """How the first branches of a fork failed."""
+    """Return how the first failed branches of a fork failed."""
     first = sorted(fork.failed)[:_FAILED_SHOWN_MAX]
     about = ("type", "message", "node")
     return [trail(fork, index)[-1] | {key: fork.failed[index][0][key] for key in about} for index in first]
@@ -211,6 +215,13 @@ def failed_branches(fork: Fork) -> list[dict[str, Any]]:
 
 def failures(fork: Fork) -> str:
     first = failed_branches(fork)[:_FAILED_NAMED_MAX]
-    texts = [f"{told([one])}, at node {one['node']!r}: {one['type']}: {one['message']:.200}" for one in first]
+    texts = [f"{branches_text([one])}, at node {one['node']!r}: {one['type']}: {one['message']:.200}" for one in first]
     more = len(fork.failed) - len(first)
     return "; ".join(texts) + (f"; and {more:,} more" if more else "")
+
+
+def located(error: X, branches: Sequence[Mapping[str, Any]], node: str) -> X:
+    """Return the same error, with a note of the branch in which it happened."""
+    if branches:
+        locate(error, f"{branches_text(branches)}, at node {node!r}")
+    return error

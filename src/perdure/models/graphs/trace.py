@@ -1,8 +1,7 @@
-"""Where the tokens of a run are and where they were, and what happened in it, from its journal: for people, and for
-pictures.
+"""Compute from a run's journal where its tokens are and were, and what happened.
 
-The journal is replayed on a loop of its own, as for a run that comes back to life; nothing that it asks for is done. So
-live runs keep no second record of it, and every replay tells the same.
+The journal is replayed on a separate loop, as for a run that is loaded again, but nothing that it requests is done. So
+live runs need no second record of their tokens, and every replay gives the same answer.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from perdure.ports import Codec, new_id
 from perdure.values.json import Signature
 
 _CALLBACKS_MAX: Final = 10_000_000
-TOKENS_TOLD_MAX: Final = 10_000
+TOKENS_LISTED_MAX: Final = 10_000
 
 
 class _Traced:
-    """As much of a workflow as a replay needs."""
+    """The parts of a workflow that a replay needs."""
 
     def __init__(self, run: Run, signature: Signature, outline: Outline | None, plan: Plan) -> None:
         self.name = run.workflow
@@ -53,7 +52,7 @@ class _Traced:
 
 
 class Trace:
-    """What a run's journal tells."""
+    """The result of replaying a run's journal."""
 
     def __init__(self, run: Run, plan: Plan, machine: Watched, until: int) -> None:
         self._run = run
@@ -64,7 +63,7 @@ class Trace:
             machine.close_at(until, kind, status=run.status.value)
 
     def tokens(self) -> TokensView:
-        """Where the tokens are and were."""
+        """Return where the tokens are and were."""
         run, machine = self._run, self._machine
         has_ended = machine.ended or run.status in FINISHED
         standing = machine.standing()
@@ -85,12 +84,12 @@ class Trace:
             status=run.status.value,
             nodes=nodes,
             joins=joins,
-            tokens=machine.told(TOKENS_TOLD_MAX),
+            tokens=machine.listed(TOKENS_LISTED_MAX),
             tokens_total=len(machine.records),
         )
 
     def events(self, after: int, limit: int) -> GraphEvents:
-        """What happened, from the event after the number `after` on."""
+        """Return the events after number `after`."""
         found: Sequence[GraphEvent] = self._machine.events[after : after + limit]
         has_more = after + limit < len(self._machine.events)
         return GraphEvents(run_id=self._run.id, events=found, cursor=found[-1].seq if found and has_more else None)
@@ -99,9 +98,9 @@ class Trace:
 def trace(
     run: Run, plan: Plan, signature: Signature, input: str, entries: Sequence[Entry], codec: Codec, payload_max: int
 ) -> Pieces[Trace]:
-    """Go through a run's journal, piece by piece. The pieces must be done in plain callbacks, never inside a task.
-    Raises Misuse if the journal does not fit the graph."""
-    # Whether the graph is that which the run began with is not asked: whoever looks at a run has chosen it.
+    """Replay a run's journal piece by piece. The pieces must run in plain callbacks, never inside a task. Raises Misuse
+    if the journal does not fit the graph."""
+    # Do not check that the run began with this graph: the caller has chosen it.
     outlines, others = split(entries)
     outline = read(codec.decode(outlines[0].value or "")) if outlines else None if others else Outline(rules=RULES)
     traced = _Traced(run, signature, outline, plan)

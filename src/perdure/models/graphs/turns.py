@@ -1,7 +1,7 @@
-"""Nodes of a run that only one token may stand at: whose turn it is, and who comes next. Pure.
+"""Exclusive nodes of a run: which token has its turn, and which one is next. Pure.
 
-The order is that of coming: who waits longest is next. A token waits in one place at most and gives back what it has
-before it comes to another, so no two can wait for each other.
+The token that has waited longest is next. A token waits for at most one group, and releases its turn before it moves to
+another, so there is no deadlock.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from perdure.models.graphs.tokens import Token
 
 
 class Turns:
-    """Who has its turn at the exclusive nodes of one run."""
+    """The turns at the exclusive nodes of one run."""
 
     __slots__ = ("_at", "_having", "_holders", "_queues")
 
@@ -24,16 +24,16 @@ class Turns:
         self._having: dict[Token, Exclusive] = {}  # tokens that have their turn, or wait for it
 
     def __len__(self) -> int:
-        """How many have their turn, or wait for it."""
+        """Return how many tokens have their turn, or wait for it."""
         return len(self._having)
 
     def done(self, token: Token) -> Token | None:
-        """The token's node has come to its end: who may run now, if that was its turn."""
+        """Note that the token's node has ended; return the token that may run now, if any."""
         part = self._having.get(token)
         return None if part is None or part.keep else self.leave(token)
 
     def move(self, token: Token, node: str) -> tuple[bool, Token | None]:
-        """The token comes to a node: whether it may run there, and who else may run now."""
+        """Move the token to a node; return whether it may run there, and which other token may run now."""
         part, had = self._at.get(node), self._having.get(token)
         if had is not None and had is part:
             return True, None
@@ -47,7 +47,7 @@ class Turns:
         return False, following
 
     def leave(self, token: Token) -> Token | None:
-        """The token has left, or is gone: who may run now."""
+        """Remove the token; return the token that may run now, if any."""
         part = self._having.pop(token, None)
         if part is None:
             return None

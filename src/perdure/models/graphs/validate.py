@@ -1,7 +1,7 @@
-"""What can be wrong with a graph's shape, found when it is built: each problem with its place.
+"""Check the shape of a graph when it is built, and report each problem with its place.
 
-Which fork a join closes is settled here too: every way to the join is gone through with the forks on it, and an
-unnamed join must find the same one innermost on all of them.
+This module also determines which fork each join closes: it follows every path to the join with the forks on it, and an
+unnamed join must have the same innermost fork on all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Stack = tuple[str, ...]
 
 
 class Way:
-    """An edge with one source. `number` tells the edges of a graph apart."""
+    """An edge with one source. `number` identifies it in its graph."""
 
     __slots__ = ("number", "source", "spec", "target")
 
@@ -34,7 +34,7 @@ class Way:
 
     @property
     def is_unbounded(self) -> bool:
-        """Nothing counts how often it fires, or for how long."""
+        """Whether the edge has no limit on how often or how long it fires."""
         return self.spec.limit is None and self.spec.limit_timeout is None
 
     @property
@@ -57,7 +57,7 @@ def tiers_of(ways: Sequence[Way], node: str, *, on_error: bool) -> list[list[Way
 
 
 def check_shape(spec: GraphSpec, kinds: Mapping[str, Kind], ways: Sequence[Way]) -> list[str]:
-    """What is wrong, apart from joins and expressions."""
+    """Return the problems of a graph's shape, except those of joins and expressions."""
     graph = f"graph {spec.graph!r}"
     if not kinds:
         return [f"{graph}: it has no nodes"]
@@ -160,7 +160,7 @@ def _reached(start: str, ways: Sequence[Way]) -> set[str]:
 
 
 def _endless(names: Sequence[str], ways: Sequence[Way]) -> list[str] | None:
-    """A way round on which nothing counts."""
+    """Return a loop without a limit, or None."""
     onward: dict[str, list[str]] = {name: [] for name in names}
     for way in ways:
         if way.is_unbounded and way.target in onward:
@@ -193,10 +193,10 @@ class Shortcut(NamedTuple):
 
 
 def shortcuts(ways: Sequence[Way], closes: Mapping[int, str]) -> dict[tuple[str, str], Shortcut]:
-    """The joins, by fork and target, that a loop without any other limit leads through, with the limits inside them.
+    """Return the joins, by fork and target, on loops that have no limit except inside a fork, with these limits.
 
-    A join goes on without an arrival if its list is empty, or if all branches end or fail: then none of the edges
-    between the fork and the join has fired, and a limit there would not end the loop.
+    A join goes on without an arrival if its list is empty, or if all branches end or fail. Then no edge between the
+    fork and the join has fired, and a limit there would not end the loop.
     """
     joins = {(closes[way.number], way.target) for way in ways if way.number in closes}
     onward: dict[str, set[str]] = {}
@@ -215,7 +215,7 @@ def shortcuts(ways: Sequence[Way], closes: Mapping[int, str]) -> dict[tuple[str,
 
 
 def _followed(start: str, onward: Mapping[str, set[str]]) -> set[str]:
-    """The nodes to which a way leads from a node, itself among them."""
+    """Return the nodes that can be reached from a node, including itself."""
     reached, following = {start}, [start]
     while following:
         fresh = onward.get(following.pop(), set()) - reached
@@ -225,7 +225,7 @@ def _followed(start: str, onward: Mapping[str, set[str]]) -> set[str]:
 
 
 def _within(fork: str, target: str, ways: Sequence[Way]) -> set[str]:
-    """The nodes between a fork and its join."""
+    """Return the nodes between a fork and its join."""
     onward: dict[str, set[str]] = {}
     for way in ways:
         if way.target != target and way.source != target:
@@ -309,8 +309,8 @@ class Forks:
             self.closes[way.number] = forks[0]
 
     def _compare_depths(self) -> None:
-        """Edges into one node are one join. If one of them closes a fork inside of that which another one closes, it
-        would go on once for each: whoever means that says so."""
+        """Check that the edges of one join close the same fork. If one of them closes an inner fork, the join would go
+        on more than once, so the author must name the fork."""
         for target in dict.fromkeys(way.target for way in self._ways if way.number in self.closes):
             into = [way for way in self._ways if way.target == target and way.number in self.closes]
             if all(way.spec.join is not None and way.spec.join.fork is not None for way in into):
@@ -328,7 +328,7 @@ class Forks:
 
 
 def _entered(node: str, stack: Stack, way: Way, tier: Sequence[Way]) -> Iterator[Stack]:
-    """The forks on the way once an edge has fired: with and without a new one, if both can be."""
+    """Return the forks on the path after an edge has fired: with and without a new fork, if both are possible."""
     others = [other for other in tier if other is not way and other.target != END]
     if way.is_multiple or any(other.is_certain for other in others):
         forks = (True,)

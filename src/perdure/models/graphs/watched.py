@@ -1,4 +1,4 @@
-"""A machine that remembers what became of its tokens. Replays are watched, live runs are not: it costs them nothing."""
+"""A machine that records what happened to its tokens. Only replays for views use it, so live runs pay nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perdure.models.graphs.forks import Unborn
 from perdure.models.graphs.kinds.plain import SetWork
 from perdure.models.graphs.kinds.workflow import ChildWork
 from perdure.models.graphs.machine import RULES, Machine
-from perdure.models.graphs.plan import Edge, Join, Plan, Tiers
+from perdure.models.graphs.plan import Edge, Join, Node, Plan, Tiers
 from perdure.models.graphs.scopes import Scope
 from perdure.models.graphs.spec import END, TERMINATE
 from perdure.models.graphs.token_views import EventKind, GraphEvent, GraphToken, JoinTokens, TokenState
@@ -52,12 +52,12 @@ def _path(token: Token) -> str:
 
 
 class Watched(Machine):
-    """Tells where its tokens are and were, and what happened, in order."""
+    """Records where its tokens are and were, and what happened, in order."""
 
     def __init__(
         self, plan: Plan, input: Any, now: Callable[[], int], entry: Callable[[], int], rules: int = RULES
     ) -> None:
-        """`now` is the time, and `entry` the number of the journal entry, of what it is told."""
+        """`now` returns the time of the current result, and `entry` the number of its journal entry."""
         super().__init__(plan, input, rules)
         self.events: list[GraphEvent] = []
         self.completions: Counter[str] = Counter()
@@ -73,29 +73,34 @@ class Watched(Machine):
         self._parent: int | None = None  # of tokens that come to be now
         self._why: list[tuple[TokenState, str]] = []  # tokens that go now go for this
         self._arriving: Token | None = None
-        self._current: Token | None = None  # that something is told of
+        self._current: Token | None = None  # whose result the machine is given now
+        self._completing: Token | None = None  # whose node has a result that has not been written
         self._failing: Token | None = None
         self._acting: Token | None = None
         self._is_over = False
         self._staged_count = 0
-        self._artifacts: dict[str, str] = {}  # the ids of those that events have told of, by name
+        self._artifacts: dict[str, str] = {}  # the ids of those that events have reported, by name
 
-    # What it is told.
+    # Results.
 
     def begin(self) -> Decisions:
         self._note("run_started", node=self._plan.start)
         return super().begin()
 
     def completed(self, token_id: int, value: Any) -> Decisions:
-        token = self._begun.pop(token_id, None)
-        if token is not None:
-            self.completions[token.node] += 1
-            self._note("node_completed", token)
-            self._child("child_completed", token)
-            self._updated(token)
-            self._staged(token)
-        self._current = token
+        self._current = self._completing = self._begun.pop(token_id, None)
         return super().completed(token_id, value)
+
+    def _go_on(self, token: Token, node: Node, written: Sequence[tuple[str, Any]]) -> None:
+        self._completing = None
+        self.completions[node.name] += 1
+        self._note("node_completed", token)
+        self._child("child_completed", token)
+        own = node.work.targets if isinstance(node.work, SetWork) else ()
+        if targets := [*own, *(target for target, _ in written)]:
+            self._note("context_updated", token, targets=targets)
+        self._staged(token)
+        super()._go_on(token, node, written)
 
     def failed(self, token_id: int, error: BaseException, about: dict[str, Any]) -> Decisions:
         token = self._begun.pop(token_id, None)
@@ -113,14 +118,6 @@ class Watched(Machine):
             self._note("node_completed" if error is None else "node_failed", token)
         self._current = token
         return super().terminate(token_id, error)
-
-    def _updated(self, token: Token) -> None:
-        node = self._plan.nodes[token.node]
-        written = [target for target, _ in node.writes]
-        if isinstance(node.work, SetWork):
-            written = [*node.work.targets, *written]
-        if written:
-            self._note("context_updated", token, targets=written)
 
     def _staged(self, token: Token) -> None:
         count = self._root.scope.find("staged", "count", 0)
@@ -152,7 +149,7 @@ class Watched(Machine):
             self._note(kind, token)
 
     def _check_end(self) -> None:
-        """The run may be over: so are its tokens."""
+        """End all tokens if the run is over."""
         if not self.ended or self._is_over:
             return
         self._is_over = True
@@ -169,12 +166,12 @@ class Watched(Machine):
             self.close("run_completed")
 
     def close_at(self, at: int, kind: EventKind, **details: Any) -> None:
-        """The run was ended from outside, at this time."""
+        """Note that the run was ended from outside, at this time."""
         self._now = lambda: at
         self.close(kind, **details)
 
     def close(self, kind: EventKind, **details: Any) -> None:
-        """The run has ended: nothing of it goes on."""
+        """Note that the run has ended, and end all its tokens."""
         self._is_over = True
         for token in self._begun.values():
             self.cancellations[token.node] += 1
@@ -275,13 +272,19 @@ class Watched(Machine):
         super()._stop(token)
 
     def _fail(self, token: Token, error: BaseException, about: dict[str, Any]) -> None:
+        if self._completing is token:  # The node has a result, but its `output` cannot be evaluated.
+            self._completing = None
+            self.failures[token.node] += 1
+            self._note("node_failed", token, error=about)
+            self._child("child_completed", token)
+            self._staged(token)
         failing, self._failing = self._failing, token
         super()._fail(token, error, about)
         self._check_end()
         self._failing = failing
 
     def _route(self, token: Token, tiers: Tiers) -> bool:
-        # A token that an error edge takes further has not failed.
+        # A token that goes on along an error edge has not failed.
         failing, self._failing = self._failing, None
         has_matched = super()._route(token, tiers)
         self._failing = failing
@@ -321,7 +324,7 @@ class Watched(Machine):
         super()._look(fork)
 
     def _know(self, fork: Fork) -> None:
-        """Remember which token came apart: what follows from the fork's joins has that one as its parent."""
+        """Remember which token was forked: tokens behind the fork's joins have it as their parent."""
         if fork.outer is not None and self._parent is not None:
             self._origins.setdefault(fork, self._parent)
 
@@ -346,7 +349,7 @@ class Watched(Machine):
             self._why.pop()
 
     def _settle(self, token: Token, record: Record) -> None:
-        """A token ends: what is known of it is what it was at last."""
+        """Note that a token has ended, with its last state."""
         del self._of[token]
         record.node, record.laps, record.since = token.node, token.laps, self._now()
 
@@ -365,7 +368,7 @@ class Watched(Machine):
         record.state, record.since = state, self._now()
         for name, value in more.items():
             setattr(record, name, value)
-        if not (state == "completed" and record.meeting is not None):  # Of those that wait at a join it is told there.
+        if not (state == "completed" and record.meeting is not None):  # Tokens that wait at a join are handled there.
             self._note_of(f"token_{state}", record, **more)  # type: ignore[arg-type]
 
     def _note(self, kind: EventKind, token: Token | None = None, edge: Edge | None = None, **details: Any) -> None:
@@ -395,12 +398,12 @@ class Watched(Machine):
     # What it tells.
 
     def standing(self) -> Counter[str]:
-        """How many tokens stand at each node: those whose node runs, and those that wait for their turn there."""
+        """Return how many tokens are at each node: those whose node runs, and those that wait for their turn."""
         queued = (token.node for token, record in self._of.items() if record.state == "pending")
         return Counter(token.node for token in self._begun.values()) + Counter(queued)
 
     def waiting(self) -> Iterator[JoinTokens]:
-        """The joins at which somebody has arrived and that have not gone on."""
+        """Return the joins that have arrivals and have not gone on."""
         forks: list[Fork] = [self._root]
         while forks:
             fork = forks.pop()
@@ -411,8 +414,8 @@ class Watched(Machine):
                         target=meeting.join.target, fork=fork.site, arrived=len(meeting.arrived), branches=fork.total
                     )
 
-    def told(self, limit: int) -> list[GraphToken]:
-        """The tokens, by their ids: those that live first of all, then those that ended last."""
+    def listed(self, limit: int) -> list[GraphToken]:
+        """Return the tokens by id: all active ones, and the most recently ended ones."""
         for token, record in self._of.items():
             record.node = token.node
         chosen = self.records

@@ -1,4 +1,4 @@
-"""The words of the builder: joins, merges, and kinds of node that are more than a function."""
+"""The functions of the builder: joins, merges, and kinds of node other than a plain function."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ def all_of(
     on_timeout: OnTimeout = "fail",
     tolerate: float | None = None,
 ) -> JoinSpec:
-    """Go on once every branch of the fork has come to its end, with what those bring that arrived.
+    """Go on once every branch of the fork has ended or arrived, with the outputs of those that arrived.
 
-    `fork` names the node at which the branches came apart: the innermost on the way unless given. The timeout counts
-    from the first arrival; then the join fails, or proceeds with what is there. With `tolerate`, so many branches (a
-    whole number), or that part of them (a fraction), may fail: each brings its error, and with more the join fails.
+    `fork` names the node of the fork, by default the innermost one before the join. The timeout counts from the first
+    arrival; then the join fails, or goes on with the branches that have arrived. With `tolerate`, that many branches (a
+    whole number), or that fraction of them, may fail: each brings its error. If more fail, the join fails.
     """
     return JoinSpec(fork=_fork(fork), timeout=seconds(timeout), on_timeout=on_timeout, tolerate=tolerate)
 
@@ -99,7 +99,7 @@ def any_of(
 ) -> JoinSpec:
     """Go on with the first branch that arrives. The others are cancelled, or may finish, or finish and are merged.
 
-    It has no use for a timeout, which counts from the first arrival: `build` refuses one. Give the nodes before it one.
+    `build` refuses a timeout here, since it would count from the first arrival. Give the nodes before it a timeout.
     """
     return JoinSpec(need="any", fork=_fork(fork), on_early=on_early, timeout=seconds(timeout), on_timeout=on_timeout)
 
@@ -113,7 +113,7 @@ def m_of(
     timeout: Duration | None = None,
     on_timeout: OnTimeout = "fail",
 ) -> JoinSpec:
-    """Go on once so many branches have arrived; fail as soon as so many no longer can."""
+    """Go on once that many branches have arrived. Fail as soon as that is no longer possible."""
     return JoinSpec(need=number, fork=_fork(fork), on_early=on_early, timeout=seconds(timeout), on_timeout=on_timeout)
 
 
@@ -123,7 +123,7 @@ def _fork(fork: NodeName | None) -> str | None:
 
 @checked(error=InvalidDefinition)
 def append(target: str, source: str | None = None) -> MergeSpec:
-    """Add the outputs, by branch index, to the list at `target`; if all are lists, what is in them."""
+    """Add the outputs, by branch index, to the list at `target`; if all are lists, add their items."""
     return MergeSpec(strategy="append", target=target, source=source)
 
 
@@ -135,7 +135,7 @@ def collect(target: str, source: str | None = None) -> MergeSpec:
 
 @checked(error=InvalidDefinition)
 def merge_object(target: str, source: str | None = None) -> MergeSpec:
-    """Add the outputs' fields to the object at `target`; of equal ones the later branch's counts."""
+    """Add the outputs' fields to the object at `target`. Of equal fields the later branch's wins."""
     return MergeSpec(strategy="merge_object", target=target, source=source)
 
 
@@ -153,7 +153,8 @@ def last_wins(target: str, source: str | None = None) -> MergeSpec:
 
 @checked(error=InvalidDefinition)
 def reduce_with(reducer: Callable[[list[Any]], Any], target: str, source: str | None = None) -> Bound:
-    """Put what `reducer` makes of the list of outputs at `target`. It must be pure: a replay calls it again."""
+    """Put the result of `reducer`, called with the list of outputs, at `target`. It must be pure: replays call it
+    again."""
     reference = reference_of(reducer)
     spec = MergeSpec(strategy="reduce", target=target, source=source, reducer=reference)
     return Bound(spec, "reducer", reference, reducer)
@@ -167,19 +168,20 @@ def assign(values: Mapping[str, Any]) -> Kind:
 
 @checked(error=InvalidDefinition)
 def terminate(status: Literal["succeeded", "failed"] = "succeeded", message: str | None = None) -> Kind:
-    """A node that ends the whole run at once. `message`, of a failure, is an expression."""
+    """A node that ends the whole run at once. The `message` of a failure is an expression."""
     return Terminate(status=status, message=message)
 
 
 @checked(error=InvalidDefinition)
 def timer(duration: Duration | str | None = None, *, until: str | None = None) -> Kind:
-    """A node that waits: for so long (seconds, or an expression for them), or until an expression's point in time."""
+    """A node that waits for a duration (seconds, or an expression for them), or until the time that an expression
+    gives."""
     return Timer(seconds=duration if isinstance(duration, str) else seconds(duration), until=until)
 
 
 @checked(error=InvalidDefinition)
 def wait(event: type[Event] | str, *, where: Mapping[str, Any] | None = None) -> Kind:
-    """A node that waits for an event, sent to the run or broadcast. What `where` asks of its fields are expressions."""
+    """A node that waits for an event, sent to the run or broadcast. `where` maps its fields to expressions."""
     name = event if isinstance(event, str) else options_of(event).name
     return Wait(event=name, where=dict(where or {}))
 
@@ -196,8 +198,8 @@ def http(
     secret: str | None = None,
     secret_headers: Mapping[str, str] | None = None,
 ) -> Kind:
-    """A node that makes an HTTP request; `url`, and what is in the others, are expressions. `secret` is the name of a
-    key that is sent as `Authorization: Bearer …`, `secret_headers` has names of secrets by header."""
+    """A node that makes an HTTP request. `url`, and the values of the other parameters, are expressions. `secret` is
+    the name of a key that is sent as `Authorization: Bearer …`; `secret_headers` maps headers to names of secrets."""
     return Http(
         url=url,
         method=method,
@@ -231,9 +233,9 @@ def llm(
     stall_timeout: Duration = 120.0,
     attempt_timeout: Duration = 600.0,
 ) -> Bound | Kind:
-    """A node that asks a model, at an endpoint for chat completions as OpenAI's; its result is {output, usage, model,
-    repairs}. `schema` is a type, or a JSON Schema; `secret` is the name of a key; `profile` and `prompt_spec` name
-    records, as "fast" or "fast@2"; the other fields are those of the kind (docs/graphs.md).
+    """A node that asks a model at an endpoint with OpenAI's chat completions. Its result is {output, usage, model,
+    repairs}. `schema` is a type or a JSON Schema; `secret` is the name of a key; `profile` and `prompt_spec` name
+    records, as "fast" or "fast@2". docs/graphs.md describes the other fields.
 
     Raises InvalidDefinition."""
     spec = Llm(
@@ -267,10 +269,10 @@ def mcp(
     secret: str | None = None,
     secret_env: Mapping[str, str] | None = None,
 ) -> Kind:
-    """A node that calls a tool of an MCP server, with what the node's `input` maps as arguments; its result is {text,
-    content, structured}. The server is at `url`, an expression; or `command` is a program that is started for each
-    call. `secret` is the name of a key that is sent to the url, `secret_env` has names of secrets by the program's
-    environment variables."""
+    """A node that calls a tool of an MCP server. The node's `input` has the arguments; its result is {text, content,
+    structured}. The server is at `url`, an expression; or `command` is a program that is started for each call.
+    `secret` is the name of a key that is sent to the url; `secret_env` maps environment variables of the program to
+    names of secrets."""
     return Mcp(tool=tool, url=url, command=list(command), secret=secret, secret_env=dict(secret_env or {}))
 
 
@@ -283,7 +285,7 @@ def metric(
     attributes: Mapping[str, Any] | None = None,
     stream: str = "metrics",
 ) -> Kind:
-    """A node that emits a metric, once: an item of the run's stream. `value` is a number or an expression for one, and
+    """A node that appends a metric to the run's stream, once. `value` is a number or an expression for one;
     `attributes` are expressions by name."""
     return Metric(name=name, value=value, unit=unit, attributes=dict(attributes or {}), stream=stream)
 
@@ -303,9 +305,9 @@ def human(
     schema: Any = None,
     on_timeout: Any = None,
 ) -> Bound | Kind:
-    """A node that a person does: a task of this queue, whose answer is the node's result. `schema` is a type, or a JSON
-    Schema; `queue` and `title` are templates. With a timeout the node fails when it has passed, or its result is what
-    `on_timeout` says, in expressions. Raises InvalidDefinition."""
+    """A node that gives a person a task of this queue. The answer is the node's result. `schema` is a type or a JSON
+    Schema; `queue` and `title` are templates. When its timeout has passed, the node fails, or its result is
+    `on_timeout`, a mapping of expressions. Raises InvalidDefinition."""
     spec = Human(queue=queue, title=title, schema=_plain_schema(schema), on_timeout=on_timeout)
     return _with_schema(spec, schema, "human(schema=…)")
 
@@ -318,8 +320,9 @@ def remote(
     schema: Any = None,
     on_timeout: Any = None,
 ) -> Bound | Kind:
-    """A node that a worker elsewhere does: it claims the task by its queue, and answers {result, context_updates,
-    staged_artifacts}. `schema` is that of the result; the others are as those of `human`. Raises InvalidDefinition."""
+    """A node that gives a remote worker a task. The worker claims it by its queue, and answers {result,
+    context_updates, staged_artifacts}. `schema` describes the result; the other parameters are those of `human`. Raises
+    InvalidDefinition."""
     spec = Remote(queue=queue, title=title, schema=_plain_schema(schema), on_timeout=on_timeout)
     return _with_schema(spec, schema, "remote(schema=…)")
 
@@ -328,8 +331,8 @@ def remote(
 def artifact(
     name: str, value: Any = None, *, template: str | None = None, type: str = "", media_type: str | None = None
 ) -> Kind:
-    """A node that stages an artifact of the run: what the expressions in `value` give, or the text of a template. It is
-    published if the run succeeds."""
+    """A node that stages an artifact of the run: the value of the expressions in `value`, or the text of a template. It
+    is published if the run succeeds."""
     return Artifact(name=name, value=value, template=template, type=type, media_type=media_type)
 
 
@@ -338,7 +341,7 @@ def _plain_schema(schema: Any) -> dict[str, Any] | str | None:
 
 
 def _with_schema(spec: Llm | Human | Remote, schema: Any, place: str) -> Bound | Kind:
-    """A kind with its schema: as it was given, as a reference to a type, or as what a type's schema is."""
+    """Return a kind with its schema: as it was given, as a reference to a type, or as the schema of a type."""
     if schema is None or spec.schema is not None:
         return spec
     if isinstance(schema, type) and not typing.get_args(schema) and schema.__module__ != "builtins":
@@ -355,9 +358,9 @@ def child(
     version_from: str | None = None,
     on_failure: Literal["propagate", "catch"] = "propagate",
 ) -> Bound | Kind:
-    """A node that runs a workflow of any model as a child: one in code, one that is known by its name alone, or one
-    whose name (`name_from`) or version (`version_from`) is what an expression gives. Of those that are known by name,
-    the node's `input` has the arguments, by name, as they are; a graph has one, which is called `input`."""
+    """A node that runs a workflow of any model as a child: an object, a name, or a name (`name_from`) or version
+    (`version_from`) that an expression gives. If only the name is known, the node's `input` has the arguments by name;
+    a graph has one argument, which is called `input`."""
     if workflow is None or isinstance(workflow, str):
         return Child(
             workflow=workflow or "",

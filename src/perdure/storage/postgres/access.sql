@@ -4,8 +4,13 @@
 -- In the order of the fields of kernel.access.StoredToken.
 name, version, digest, actor, at, used_at, body
 
--- name: put_token
-select put_token_v1(:name, :version, :digest, :actor, :at, :body)
+-- name: insert_token
+-- Insert a token if it is the next version of its name. The time of the last use is copied from the version before.
+insert into perdure_tokens (name, version, digest, actor, at, used_at, body)
+select :name::text, :version::bigint, :digest::text, :actor::text, :at::bigint,
+    (select used_at from perdure_tokens where name = :name::text order by version desc limit 1), :body::text
+where :version::bigint = 1 + coalesce((select max(version) from perdure_tokens where name = :name::text), 0)
+on conflict do nothing returning version
 
 -- name: token
 select {token_columns} from perdure_tokens where name = :name order by version desc limit 1
@@ -36,7 +41,7 @@ select {session_columns} from perdure_sessions where id = :id
 delete from perdure_sessions where id = :id
 
 -- name: purge_sessions
--- Those that have been over for longest first. What another server removes at this moment is left to it.
+-- Delete expired sessions, those that expired first. Rows that another server is deleting at this moment are skipped.
 with over as (
     select id from perdure_sessions where until <= :at order by until limit :limit for update skip locked
 ), gone as (

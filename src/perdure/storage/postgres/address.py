@@ -1,4 +1,4 @@
-"""Where a database is: what of a URL is ours, and what is the driver's."""
+"""Where a database is: which parts of a URL Perdure reads itself, and which parts the driver gets."""
 
 from __future__ import annotations
 
@@ -26,28 +26,29 @@ class Address(Struct, frozen=True, kw_only=True):
     name: str  # for messages: without a password
     schema: str
     lease_s: float = DEFAULT_LEASE_S
-    is_pooled: bool = False  # by PgBouncer in transaction mode
-    direct_url: str | None = None  # a way around it
+    is_pooled: bool = False  # through PgBouncer in transaction mode
+    direct_url: str | None = None  # a way around PgBouncer
 
     @property
     def silence_s(self) -> float:
-        """So long a transaction may rest, and a socket be silent."""
+        """Return how long a transaction may be idle, and a socket silent."""
         return self.lease_s * _SILENCE_SHARE
 
     @property
     def direct(self) -> Address:
-        """For what needs a session that lasts, if there is a way to one."""
+        """Return the address for what needs a lasting session: the direct one if the URL has one."""
         if self.direct_url is None:
             return self
         return replace(self, url=self.direct_url, name=name_of(self.direct_url), is_pooled=False, direct_url=None)
 
     def __repr__(self) -> str:
-        # Tracebacks with values are logged, too.
+        # No password: tracebacks with values may be logged.
         return f"Address({self.name!r}, schema={self.schema!r}, lease_s={self.lease_s!r})"
 
     @property
     def urls(self) -> list[str]:
-        """One for each of several hosts: the driver would give the first one all the time that there is."""
+        """Return one URL for each of several hosts. With one URL for all, the driver would give the first host all the
+        time."""
         parts = urlsplit(self.url)
         user, at, hosts = parts.netloc.rpartition("@")
         if "," not in hosts:
@@ -55,7 +56,7 @@ class Address(Struct, frozen=True, kw_only=True):
         return [parts._replace(netloc=f"{user}{at}{host}").geturl() for host in hosts.split(",")]
 
     def check_files(self) -> None:
-        """Raises StoreBroken if a file that the URL names is not there: the driver would not say which."""
+        """Raise StoreBroken if a file that the URL names cannot be read. The driver would not say which file."""
         for option, value in parse_qsl(urlsplit(self.url).query):
             if option in _FILES and not os.access(value, os.R_OK):
                 raise StoreBroken(
@@ -64,7 +65,7 @@ class Address(Struct, frozen=True, kw_only=True):
 
 
 def parse(url: str) -> Address:
-    """Of the options, `schema`, `lease`, `pgbouncer` and `direct` are ours; others are the driver's, or
+    """Read a URL. `schema`, `lease`, `pgbouncer` and `direct` are Perdure's options. Others are the driver's, or
     settings of the server.
 
     Raises Misuse, which never shows a password.
@@ -92,7 +93,7 @@ def parse(url: str) -> Address:
     if pooled not in ("true", "false"):
         raise Misuse("pgbouncer= is true or false", url=name)
     if service := os.environ.get("PGSERVICE"):
-        options.setdefault("service", service)  # The driver knows the option, but overlooks the variable.
+        options.setdefault("service", service)  # The driver knows the option, but ignores the variable.
     return Address(
         url=_with_options(url, options),
         name=name,
@@ -109,9 +110,10 @@ def _with_options(url: str, options: dict[str, str]) -> str:
 
 
 def name_of(url: str) -> str:
-    """What a URL leads to, for messages: without user, password, options. Raises Misuse if it has no hosts and ports.
+    """Return where a URL leads, for messages: without user, password and options.
 
-    What looks like a port and is none is probably the beginning of a password.
+    Raises Misuse if the URL has no valid hosts and ports. Text in the place of a port that is not a number is probably
+    the beginning of a password.
     """
     scheme, _, rest = url.partition("://")
     place, slash, database = re.split(r"[?#]", rest, maxsplit=1)[0].partition("/")
@@ -122,7 +124,7 @@ def name_of(url: str) -> str:
             " in a password, write @ as %40, / as %2F, : as %3A, ? as %3F, # as %23 and % as %25"
         )
     if not hosts:
-        # An empty part is found in the environment, and a message has to say what was found.
+        # The driver takes an empty part from the environment, and a message has to say what was used.
         hosts = os.environ.get("PGHOST", "")
         port = os.environ.get("PGPORT", "")
         hosts += f":{port}" if hosts and port else ""

@@ -1,4 +1,4 @@
-"""One batch, one transaction: where it can be, one statement, so that it crosses the network once."""
+"""One batch, one transaction. Where possible it is one statement, so that it crosses the network once."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from operator import itemgetter
 from typing import Any, Final
 
 import asyncpg
-from msgspec.structs import astuple
+from msgspec.structs import asdict, astuple
 
 from perdure.errors import CommitConflict, CommitRefused, Fenced, OutcomeUnknown, StoreBusy
 from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, outdated, taken_in, winners_elsewhere
 from perdure.kernel.mail import wake_mail
 from perdure.kernel.records import Audit
 from perdure.kernel.status import FINISHED
+from perdure.storage.postgres import tasks
+from perdure.storage.postgres.artifacts import artifacts_of, has_artifacts
 from perdure.storage.postgres.connection import Connection
 from perdure.storage.postgres.cooperation import cooperation_in_parts, cooperation_of, is_large
 from perdure.storage.postgres.events import match, prepared
@@ -28,7 +30,7 @@ from perdure.storage.postgres.faults import (
     sqlstate,
 )
 from perdure.storage.postgres.queries import QUERIES, Query
-from perdure.storage.postgres.reads import boxes_now
+from perdure.storage.postgres.reads import mailboxes_now
 from perdure.storage.postgres.rows import (
     Row,
     changed_run,
@@ -38,18 +40,19 @@ from perdure.storage.postgres.rows import (
     stream_item_rows,
     wait_rows,
 )
-from perdure.storage.postgres.stock import has_stock, stock_of
+from perdure.storage.postgres.shared import write as write_shared
+from perdure.storage.postgres.tasks import tasks_of
 
-BLOCK: Final = 2**20  # the numbers that a commit takes at once
+BLOCK: Final = 2**20  # how many numbers a commit takes at once
 
 _LANDED = 1
 _FENCED = 2
 
 
 async def commit(connection: Connection, batch: Batch) -> Committed:
-    """Apply a batch, or find that it had landed before.
+    """Apply a batch, or find that it was applied before.
 
-    Raises Fenced, CommitConflict, CommitRefused, StoreBusy, OutcomeUnknown, and asyncpg's errors where nothing was
+    Raises Fenced, CommitConflict, CommitRefused, StoreBusy, OutcomeUnknown, and asyncpg's errors if nothing was
     written.
     """
     try:
@@ -64,9 +67,9 @@ async def commit(connection: Connection, batch: Batch) -> Committed:
         if sqlstate(error) == LETTERS_GONE:
             raise CommitConflict(frozenset()) from error
         if sqlstate(error) == BOOK_CHANGED:
-            raise CommitConflict(frozenset(), book=int(vars(error).get("detail") or 0)) from error
+            raise CommitConflict(frozenset(), registry_version=int(vars(error).get("detail") or 0)) from error
         if sqlstate(error) == UNIQUE:
-            # An audit row with this number is there: somebody else has changed the run in the same moment.
+            # An audit row with this number exists: another engine has changed the run at the same moment.
             rows = await connection.fetch(QUERIES["revisions"].sql, [*batch.runs])
             if changed := outdated(batch, dict(map(tuple, rows))):
                 raise CommitConflict(frozenset(changed)) from error
@@ -76,8 +79,8 @@ async def commit(connection: Connection, batch: Batch) -> Committed:
 
 
 def _brings_events(batch: Batch) -> bool:
-    """Whether the batch is sure to need matching. For what it cannot know, the statement itself looks."""
-    if batch.numbered or batch.events_given or batch.events_read or batch.spread or batch.letters_gone:
+    """Whether the batch surely needs matching. If that depends on stored rows, the statement itself checks."""
+    if batch.numbered or batch.events_given or batch.events_read or batch.spread or batch.dead_letters_gone:
         return True
     if batch.guards or batch.keys or taken_in(batch):
         return True
@@ -96,13 +99,16 @@ async def _commit_at_once(connection: Connection, batch: Batch) -> Committed:
         **_writes(batch, batch.runs.values(), batch.audit, None),
     }
     query = QUERIES["commit"]
-    if has_stock(batch):
-        query = QUERIES["commit_with_stock"]
-        variables |= stock_of(batch)
+    if _has_rare_parts(batch):
+        return await _commit_in_parts(connection, batch, query, variables)
+    has_more = _has_artifacts_or_tasks(batch)
+    if has_more:
+        query = QUERIES["commit_with_artifacts"]
+        variables |= _artifacts_and_tasks(batch)
     if is_large(batch):
         return await _commit_in_parts(connection, batch, query, variables)
     if batch.cooperation is not None:
-        query = QUERIES["commit_with_all" if has_stock(batch) else "commit_with_cooperation"]
+        query = QUERIES["commit_with_all" if has_more else "commit_with_cooperation"]
         variables |= cooperation_of(batch)
     try:
         state: int = await connection.fetchval(query.sql, *query.arguments(variables))
@@ -116,15 +122,21 @@ async def _commit_at_once(connection: Connection, batch: Batch) -> Committed:
 async def _commit_in_parts(
     connection: Connection, batch: Batch, query: Query, variables: Mapping[str, Any]
 ) -> Committed:
-    """In one transaction: all but the rows of messages, and then those, since there are many."""
-    await asyncio.sleep(0)  # Others had no turn while the variables were made.
+    """Commit a batch with several statements in one transaction: the usual parts first, then the rare ones and the rows
+    of messages."""
+    await asyncio.sleep(0)  # Other tasks could not run while the variables were made.
     await connection.execute("begin")
     try:
         state: int = await connection.fetchval(query.sql, *query.arguments(variables))
         if state:
             await connection.execute("rollback")
             return await _committed(connection, batch, state)
-        await _write_cooperation(connection, batch)
+        if _has_rare_parts(batch):
+            await _write_artifacts_and_tasks(connection, batch, variables)
+        if batch.cooperation is not None:
+            await _write_cooperation(connection, batch)
+        if batch.shared is not None:
+            await write_shared(connection, batch.shared, batch.at)
     except Exception as error:
         if not is_lost(error):
             await connection.execute("rollback")
@@ -139,6 +151,24 @@ async def _write_cooperation(connection: Connection, batch: Batch) -> None:
         await connection.fetchval(query.sql, *query.arguments(part))
 
 
+def _has_rare_parts(batch: Batch) -> bool:
+    """Whether the batch has parts that need statements of their own."""
+    return batch.shared is not None or (batch.tasks is not None and bool(batch.tasks.released))
+
+
+async def _write_artifacts_and_tasks(connection: Connection, batch: Batch, variables: Mapping[str, Any]) -> None:
+    """Write the batch's artifacts and tasks. Raises CommitConflict if the batch releases a task that its worker no
+    longer has."""
+    if batch.tasks is not None:
+        query = tasks.QUERIES["release_task"]
+        for one in batch.tasks.released:
+            if not await connection.fetch(query.sql, *query.arguments(asdict(one))):
+                raise CommitConflict(frozenset())
+    if _has_artifacts_or_tasks(batch):
+        query = QUERIES["finish_artifacts"]
+        await connection.fetchval(query.sql, *query.arguments({**variables, **_artifacts_and_tasks(batch)}))
+
+
 async def _end_transaction(connection: Connection, batch: Batch) -> None:
     try:
         await connection.execute("commit")
@@ -150,7 +180,7 @@ async def _end_transaction(connection: Connection, batch: Batch) -> None:
 
 async def _commit_matched(connection: Connection, batch: Batch) -> Committed:
     if batch.numbered >= BLOCK:
-        raise CommitRefused(f"a batch with {batch.numbered} events and waits; there may be {BLOCK - 1} in one")
+        raise CommitRefused(f"the batch has {batch.numbered} events and waits; the limit is {BLOCK - 1}")
     await connection.execute("begin")
     try:
         state, base = await prepared(connection, batch)
@@ -163,14 +193,14 @@ async def _commit_matched(connection: Connection, batch: Batch) -> Committed:
         knocks = [wake_mail(run_id, batch.engine_id, batch.at) for run_id in winners_elsewhere(batch, settled)]
         variables |= {"engine": batch.engine_id, "knocks": [mail_row(mail) for mail in knocks]}
         query = QUERIES["finish"]
-        settled.told = set(await connection.fetchval(query.sql, *query.arguments(variables)))
-        if has_stock(batch):
-            query = QUERIES["finish_stock"]
-            await connection.fetchval(query.sql, *query.arguments(variables | stock_of(batch)))
+        settled.notified = set(await connection.fetchval(query.sql, *query.arguments(variables)))
+        await _write_artifacts_and_tasks(connection, batch, variables)
         if batch.cooperation is not None:
             await _write_cooperation(connection, batch)
+        if batch.shared is not None:
+            await write_shared(connection, batch.shared, batch.at)
         if taken := taken_in(batch):
-            settled.taken = await boxes_now(connection, taken)
+            settled.taken = await mailboxes_now(connection, taken)
     except Exception as error:
         if not is_lost(error):
             await connection.execute("rollback")
@@ -180,7 +210,7 @@ async def _commit_matched(connection: Connection, batch: Batch) -> Committed:
 
 
 def _writes(batch: Batch, runs: Iterable[RunWrite], audit: Sequence[Audit], base: int | None) -> dict[str, Any]:
-    """The parts of the type writes_v1."""
+    """Return the parts of the type writes_v1."""
     new: list[Row] = []
     changed: list[Row] = []
     for write in runs:
@@ -188,7 +218,7 @@ def _writes(batch: Batch, runs: Iterable[RunWrite], audit: Sequence[Audit], base
             new.append(new_run(write, base))
         else:
             changed.append(changed_run(write))
-    # Rows are locked in this order, and other engines may be after the same runs.
+    # Rows are locked in this order, so that engines that change the same runs do not deadlock.
     changed.sort(key=itemgetter(0))
     return {
         "new_runs": new,
@@ -205,6 +235,15 @@ def _writes(batch: Batch, runs: Iterable[RunWrite], audit: Sequence[Audit], base
     }
 
 
+def _has_artifacts_or_tasks(batch: Batch) -> bool:
+    return batch.tasks is not None or has_artifacts(batch)
+
+
+def _artifacts_and_tasks(batch: Batch) -> dict[str, Any]:
+    """Return the parts of the type stock_v1 that `_writes` does not return."""
+    return {"artifacts_at": batch.at, **artifacts_of(batch), **tasks_of(batch)}
+
+
 async def _committed(connection: Connection, batch: Batch, state: int) -> Committed:
     if state == _FENCED:
         raise await _fence(connection, batch)
@@ -215,8 +254,8 @@ async def _fence(connection: Connection, batch: Batch) -> Fenced:
     query = QUERIES["engine"]
     row = await connection.fetchrow(query.sql, batch.engine_id)
     last = row[3] if row is not None else None
-    # In a store that went back signs of life are old as well, and somebody may have taken the engine for dead. That it
-    # lacks batches says more.
+    # In a store that went back to an earlier state, signs of life are old as well, and another engine may have marked
+    # this one dead. The missing batches are the better explanation.
     is_behind = row is not None and row[1] == batch.epoch and row[3] < batch.number - 1
     try:
         if not is_behind:
@@ -242,7 +281,7 @@ def check_fence(engine_id: str, epoch: int, row: Sequence[Any] | None) -> None:
 
 
 async def _conflict(connection: Connection, batch: Batch) -> CommitConflict | StoreBusy:
-    """Which runs were not as expected, found after the roll back."""
+    """Find, after the rollback, which runs were not as expected."""
     rows = await connection.fetch(QUERIES["expectations"].sql, [*batch.runs, *batch.guards])
     found = {run_id: tuple(rest) for run_id, *rest in rows}
     there = await connection.fetch(QUERIES["mail_there"].sql, list(batch.mail_done)) if batch.mail_done else []
@@ -252,7 +291,7 @@ async def _conflict(connection: Connection, batch: Batch) -> CommitConflict | St
     wrong |= {run_id for run_id, expected in batch.guards.items() if found.get(run_id) != expected}
     if wrong or used or gone:
         return CommitConflict(frozenset(wrong), frozenset(gone))
-    # Somebody wrote between the roll back and this look, and now all is as expected.
+    # Another engine wrote between the rollback and this read, and now all runs are as expected.
     return StoreBusy("runs of the batch were being changed by another process; nothing was written")
 
 

@@ -1,4 +1,4 @@
-"""Connections to the database: made when needed, made anew when they broke, and never waited for without end."""
+"""Connections to the database: opened when needed, replaced when they break, and never waited for without a limit."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from perdure.storage.postgres.faults import FAULTS, REFUSES_TLS, is_definite, st
 from perdure.storage.postgres.pgbouncer import rewritten, settings_of
 from perdure.storage.postgres.queries import QUERIES
 
-STEP_REST_S: Final = 60.0  # So long, or for the lease, a step may leave its transaction waiting.
-_CONNECT_SHARE: Final = 0.5  # of the lease: so long a connection may take to come about,
+STEP_REST_S: Final = 60.0  # A step may leave its transaction idle for this long, or for the lease.
+_CONNECT_SHARE: Final = 0.5  # the share of the lease that opening a connection may take,
 _STATEMENT_SHARE: Final = 0.6  # a statement may run at the server,
-_ANSWER_SHARE: Final = 0.8  # its answer may take to come,
+_ANSWER_SHARE: Final = 0.8  # its answer may take to arrive,
 _LOCK_SHARE: Final = 0.3  # and it may wait for a lock.
 
 
 class Transaction(AbstractAsyncContextManager[Any], Protocol):
-    """What is used of asyncpg's transaction."""
+    """The part of asyncpg's transaction that is used."""
 
     async def start(self) -> None: ...
 
@@ -36,7 +36,7 @@ class Transaction(AbstractAsyncContextManager[Any], Protocol):
 
 
 class Connection(Protocol):
-    """What is used of asyncpg's connection."""
+    """The part of asyncpg's connection that is used."""
 
     async def execute(self, query: str, *args: Any) -> str: ...
 
@@ -68,10 +68,10 @@ class Connection(Protocol):
 
 
 class Session:
-    """A connection on which no answer takes longer than a limit: then it is cut.
+    """A connection that is cut if an answer takes longer than a limit.
 
-    The driver's own timeout would ask the server to cancel, and a server that waits for its standby to confirm a commit
-    then gives up waiting, and shows everybody what a failover would lose.
+    The driver's own timeout would ask the server to cancel. A server that waits for its standby to confirm a commit
+    would then stop waiting, and show everybody data that a failover would lose.
     """
 
     def __init__(self, connection: Any, limit_s: float | None) -> None:
@@ -87,7 +87,8 @@ class Session:
         except AttributeError as error:
             if not self._connection.is_closed():
                 raise
-            # It was cut between two messages of one request, and the driver looks for what it has put away.
+            # The connection was cut between two messages of one request, and the driver uses an attribute that it has
+            # cleared.
             raise asyncpg.ConnectionDoesNotExistError("the connection was cut in the middle of a request") from error
         finally:
             if guard is not None:
@@ -141,7 +142,7 @@ class Session:
 
 
 class PooledSession(Session):
-    """One of which nothing is left when a transaction ends."""
+    """A session through PgBouncer: its settings and prepared statements end with each transaction."""
 
     def __init__(
         self, connection: Any, limit_s: float | None, schema: str, settings: tuple[tuple[str, str], ...]
@@ -155,8 +156,10 @@ class PooledSession(Session):
 
 
 async def connect(address: Address, purpose: str, *, patient: bool = False) -> Connection:
-    """A new connection. Unless patient, nothing on it takes as long as the lease. Raises asyncpg's errors, OSError,
-    and StoreBroken for what the URL says."""
+    """Open a new connection. Unless `patient`, nothing on it takes as long as the lease.
+
+    Raises asyncpg's errors, OSError, and StoreBroken for errors in the URL.
+    """
 
     def share(part: float) -> str:
         return str(max(1, int(address.lease_s * part * 1000)))
@@ -167,8 +170,8 @@ async def connect(address: Address, purpose: str, *, patient: bool = False) -> C
         "search_path": address.schema,
         "default_transaction_isolation": "read committed",
         "jit": "off",
-        # Every query here finds rows by an index, whatever its parameters are, so it is planned once. Left to itself,
-        # Postgres would plan it five times, and keep plans that read tables whole because these were empty once.
+        # Every query here finds rows by an index, for any parameters, so one plan is enough. By default, Postgres would
+        # plan a query five times, and could keep a plan that reads a whole table because the table was empty once.
         "plan_cache_mode": "force_generic_plan",
         "enable_seqscan": "off",
         "enable_hashjoin": "off",
@@ -184,10 +187,10 @@ async def connect(address: Address, purpose: str, *, patient: bool = False) -> C
     limit_s = None if patient else address.lease_s * _ANSWER_SHARE
     made: Session
     if address.is_pooled:
-        # As the server itself writes it: else PgBouncer sets it anew for each transaction.
+        # Spelled as the server itself spells it. Otherwise PgBouncer sets it again for each transaction.
         name = {"application_name": settings["application_name"], "client_encoding": "UTF8"}
         connection = await _connect(address, statement_cache_size=0, server_settings=name)
-        # Migrations make names, and set where in their transactions.
+        # Migrations create tables, and set the schema for that in their transactions.
         made = Session(connection, None)
         if not patient:
             made = PooledSession(connection, limit_s, address.schema, settings_of(settings))
@@ -201,7 +204,7 @@ async def connect(address: Address, purpose: str, *, patient: bool = False) -> C
 
 
 async def check_session(connection: Connection, address: Address) -> None:
-    """Raises StoreBroken if settings get lost on the way: then sessions do not last, and nobody said so."""
+    """Raise StoreBroken if the session loses its settings: then a pooler is in between, and the URL does not say so."""
     if await connection.fetchval("select current_setting('search_path')") != address.schema:
         raise StoreBroken(
             f"{address.name} does not keep a session's settings, as PgBouncer does that ignores them; say so with"
@@ -211,14 +214,16 @@ async def check_session(connection: Connection, address: Address) -> None:
 
 
 def step_rest_s(address: Address) -> float:
-    """So long a step may leave its transaction waiting before the server gives it up."""
+    """Return how long a step may leave its transaction idle before the server ends the session."""
     return max(STEP_REST_S, address.lease_s)
 
 
 async def connect_step(address: Address, purpose: str) -> Connection:
-    """A new connection for what steps write to tables of their own: with the user's settings, in no hurry. But a server
-    that hears nothing from the other end gives the transaction up, and so does one that is left waiting for long.
-    Raises as `connect` does."""
+    """Open a new connection for the statements of transactional steps.
+
+    It has the user's settings, and no short limits. But the server ends a transaction whose client does not respond, or
+    that is idle for long. Raises the same errors as `connect`.
+    """
     address = address.direct
     silence_s = max(1, round(address.silence_s))
     settings = {
@@ -239,7 +244,8 @@ async def connect_step(address: Address, purpose: str) -> Connection:
 
 
 async def _connect(address: Address, **options: Any) -> Any:
-    """From the first host that lets in and can write: after a failover that is another one than before."""
+    """Connect to the first host that accepts the connection and can write. After a failover that is another one than
+    before."""
     address.check_files()
     urls = address.urls
     if "target_session_attrs" not in address.url and "PGTARGETSESSIONATTRS" not in os.environ:
@@ -254,44 +260,45 @@ async def _connect(address: Address, **options: Any) -> Any:
                 continue
             if REFUSES_TLS in str(error) and not _asks_for_tls(url):
                 raise ConnectionResetError(
-                    "it answered neither yes nor no to a question, as if it were ending"
+                    "it gave no valid answer to the TLS request, as a server that is shutting down may do"
                 ) from error
             raise
         except ValueError as error:
             if isinstance(error, asyncpg.InterfaceError):
                 raise
-            # It may repeat what it could not read, and that may be a part of a password.
+            # The error may repeat the text that could not be read, and that may be a part of a password.
             raise StoreBroken(
-                f"the URL of {address.name}, or PGPORT or another PG… variable, is not what the driver understands;"
+                f"the URL of {address.name}, or PGPORT or another PG… variable, is not valid for the driver;"
                 " correct it",
                 database=address.name,
             ) from None
 
 
 def _describe_types(connection: Any) -> None:
-    """Have the driver ask for composite types with a query of ours, whose cost does not grow with the database.
+    """Make the driver ask for composite types with a query of ours, whose cost does not grow with the database.
 
-    The driver keeps the query in an attribute, since servers differ. A driver without it uses its own query.
+    The driver keeps the query in an attribute, since servers differ. A driver without that attribute uses its own
+    query.
     """
     with suppress(AttributeError):
         connection._intro_query = QUERIES["types"].sql
 
 
 def _asks_for_tls(url: str) -> bool:
-    """Whether a server without TLS will not do."""
+    """Whether the URL requires TLS."""
     given = dict(parse_qsl(urlsplit(url).query)).get("sslmode") or os.environ.get("PGSSLMODE", "")
     return given in ("require", "verify-ca", "verify-full")
 
 
 def _limit_silence(connection: Any, limit_ms: int) -> None:
-    """Let the system give a socket up whose other end does not answer."""
+    """Let the system close a socket whose other end does not answer."""
     transport = getattr(connection, "_transport", None)
     handle = transport.get_extra_info("socket") if transport is not None else None
     option: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux has it.
     if handle is not None and option is not None and handle.family in (socket.AF_INET, socket.AF_INET6):
         with suppress(OSError):
             handle.setsockopt(socket.IPPROTO_TCP, option, limit_ms)
-            # Who only waits for an answer has sent nothing that could go unanswered.
+            # Keepalives, since a client that only waits for an answer has sent nothing that could stay unacknowledged.
             handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, limit_ms // 1000))
             handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
@@ -319,9 +326,9 @@ class Lane:
 
     @asynccontextmanager
     async def use(self) -> AsyncGenerator[Connection]:
-        """The connection. Errors of Postgres and of the way to it become StoreErrors, for work that wrote nothing.
+        """Lend the connection. Errors of Postgres and of the network become StoreErrors, for work that wrote nothing.
 
-        A connection whose state is not known for sure afterwards is cut, and another is made when needed.
+        If the state of the connection is uncertain afterwards, it is cut. Another one is opened when needed.
         """
         async with self._free:
             connection: Connection | None = None
@@ -352,7 +359,7 @@ class Lane:
             self._connection = None
 
     async def close(self) -> None:
-        """Wait for who uses it, then close it."""
+        """Wait for the current user, then close the connection."""
         async with self._free:
             self._ended = True
             if self._connection is not None:
@@ -370,7 +377,7 @@ class Lane:
 
 
 class Lanes:
-    """A few of them; who comes takes a free one."""
+    """Several lanes. Each user gets a free one."""
 
     def __init__(
         self,
@@ -383,7 +390,8 @@ class Lanes:
         self._next = 0
 
     def use(self) -> AbstractAsyncContextManager[Connection]:
-        # The first free one, so that an idle store keeps to one connection; else they take turns.
+        # The first free lane is used, so that an idle store needs only one connection. If none is free, the lanes take
+        # turns.
         for lane in self._lanes:
             if not lane.in_use:
                 return lane.use()

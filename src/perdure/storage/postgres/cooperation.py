@@ -1,4 +1,4 @@
-"""Messages, their events, return values and handlers: what a batch adds to them, and reading them."""
+"""Messages, their events, return values and handlers: the rows that a batch adds, and reading them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perdure.errors import StoreBroken
 from perdure.kernel.batch import Batch
 from perdure.kernel.cooperation import (
     Cooperation,
-    HandlerBook,
+    HandlerList,
     HandlerRow,
     MessageEventRow,
     MessageRow,
@@ -24,6 +24,7 @@ from perdure.kernel.cooperation import (
 )
 from perdure.storage.damage import record_of, shown
 from perdure.storage.postgres.connection import Connection
+from perdure.storage.postgres.database import PostgresSlice
 from perdure.storage.postgres.queries import load_queries
 
 _ROWS_AT_ONCE_MAX: Final = 2_048  # in one statement
@@ -32,12 +33,12 @@ QUERIES: Final = load_queries(Path(__file__).with_name("cooperation.sql").read_t
 
 
 def cooperation_of(batch: Batch) -> dict[str, Any]:
-    """The parts of the type cooperation_v1."""
+    """Return the parts of the type cooperation_v1."""
     added = batch.cooperation
     assert added is not None
     return {
         "cooperation_at": batch.at,
-        "book": added.book,
+        "book": added.registry_version,
         "messages": [astuple(row) for row in added.messages],
         "message_events": [astuple(row) for row in added.events],
         "return_values": [astuple(row) for row in added.values],
@@ -46,14 +47,18 @@ def cooperation_of(batch: Batch) -> dict[str, Any]:
 
 
 def is_large(batch: Batch) -> bool:
-    """Whether the rows of messages are sent in several statements: the driver encodes each statement in one go."""
+    """Whether the rows of messages are sent in several statements. The driver encodes each statement without a
+    pause."""
     added = batch.cooperation
     return added is not None and len(added.messages) + len(added.events) > _ROWS_AT_ONCE_MAX
 
 
 def cooperation_in_parts(batch: Batch) -> Iterator[dict[str, Any]]:
-    """As `cooperation_of`, for one statement after the other in one transaction. The last one compares the version of
-    the book of handlers, so that nobody registers between that and the other parts."""
+    """Yield the parts of `cooperation_of` for several statements in one transaction.
+
+    The last statement compares the version of the handler registry, so that nobody registers a handler between the
+    comparison and the other parts.
+    """
     added = batch.cooperation
     assert added is not None
     if not is_large(batch):
@@ -64,24 +69,26 @@ def cooperation_in_parts(batch: Batch) -> Iterator[dict[str, Any]]:
         yield common | {"messages": [astuple(row) for row in added.messages[start : start + _ROWS_AT_ONCE_MAX]]}
     for start in range(0, len(added.events), _ROWS_AT_ONCE_MAX):
         yield common | {"message_events": [astuple(row) for row in added.events[start : start + _ROWS_AT_ONCE_MAX]]}
-    rest = replace(batch, cooperation=Cooperation(values=added.values, seen=added.seen, book=added.book))
+    rest = replace(
+        batch, cooperation=Cooperation(values=added.values, seen=added.seen, registry_version=added.registry_version)
+    )
     yield cooperation_of(rest)
 
 
 async def fetch(connection: Connection, query: str, **variables: Any) -> Sequence[Sequence[Any]]:
-    """The rows of a named query."""
+    """Return the rows of a named query."""
     named = QUERIES[query]
     return await connection.fetch(named.sql, *named.arguments(variables))
 
 
-def book_of(rows: Sequence[Sequence[Any]]) -> HandlerBook:
+def book_of(rows: Sequence[Sequence[Any]]) -> HandlerList:
     if not rows:
         raise StoreBroken(
             "the store is damaged: handler_book has no row; stop all engines, then restore it from a backup, or run"
             " this SQL: insert into handler_book values (1000000)"
         )
     handlers = tuple(_handler(row[:-1]) for row in rows if row[0] is not None)
-    return HandlerBook(version=rows[0][-1], handlers=handlers)
+    return HandlerList(version=rows[0][-1], handlers=handlers)
 
 
 def event_of(row: Sequence[Any]) -> MessageEventRow:
@@ -90,7 +97,7 @@ def event_of(row: Sequence[Any]) -> MessageEventRow:
 
 
 async def scopes(connection: Connection, ids: Sequence[str]) -> ScopeRows:
-    """In a snapshot."""
+    """Read the rows of scopes. Called in a snapshot."""
     own = await _runs(connection, "operations", ids)
     events = await _events(connection, "events_of_scopes", ids)
     emitted = [event.message_id for event in events.values() if event.type == "EMITTED"]
@@ -106,7 +113,7 @@ async def scopes(connection: Connection, ids: Sequence[str]) -> ScopeRows:
 
 
 async def hierarchy(connection: Connection, id: str) -> ScopeRows:
-    """In a snapshot."""
+    """Read the rows of a whole hierarchy. Called in a snapshot."""
     runs = await _runs(connection, "operations", [id])
     level: Iterable[str] = [id]
     while level:
@@ -145,3 +152,26 @@ def _handler(row: Sequence[Any]) -> HandlerRow:
 
 def _record(kind: type[Any], row: Sequence[Any]) -> Any:
     return record_of(kind, dict(zip(kind.__struct_fields__, row, strict=True)), row)
+
+
+class PostgresCooperation(PostgresSlice):
+    """Handlers and messages."""
+
+    async def handlers(self) -> HandlerList:
+        return book_of(await self._db.read(QUERIES["handlers"]))
+
+    async def scopes(self, ids: Sequence[str]) -> ScopeRows:
+        async with self._db.snapshot() as connection:
+            return await scopes(connection, ids)
+
+    async def events_at(self, places: Sequence[tuple[str, int]]) -> list[MessageEventRow]:
+        scopes, seqs = [scope for scope, _ in places], [seq for _, seq in places]
+        return [event_of(row) for row in await self._db.read(QUERIES["events_at"], scopes=scopes, seqs=seqs)]
+
+    async def hierarchy(self, id: str) -> ScopeRows:
+        async with self._db.snapshot() as connection:
+            return await hierarchy(connection, id)
+
+    async def emitted(self, message_id: str) -> MessageEventRow | None:
+        rows = await self._db.read(QUERIES["emitted"], message_id=message_id)
+        return event_of(rows[0]) if rows else None

@@ -1,4 +1,4 @@
--- The queries of structured cooperation. As in queries.sql, a comment with its name starts one.
+-- The queries of structured cooperation. As in queries.sql, a comment with its name starts a query.
 
 -- name: event_columns
 -- In the order of the fields of kernel.cooperation.MessageEventRow.
@@ -17,13 +17,12 @@ with gone as (
 select topic from gone
 
 -- name: handlers
--- With the version of the book; a row of nulls if there are none.
+-- With the version of the registry. There is one row of nulls if there are no handlers.
 select handlers.topic, handlers.name, handlers.registered_at, handlers.retired_at, handlers.seen_at, handler_book.version
 from handler_book left join handlers on true order by handlers.topic, handlers.name
 
 -- name: operation_columns
--- In the order of the fields of kernel.cooperation.OperationRow. Only of a run that was called it is of interest what
--- it came to.
+-- In the order of the fields of kernel.cooperation.OperationRow. The outcome is only given for a run that was called.
 id, parent_id, workflow, status, origin, bond,
 case when bond = 'called' then output end, case when bond = 'called' then failure end
 
@@ -31,7 +30,7 @@ case when bond = 'called' then output end, case when bond = 'called' then failur
 select {operation_columns} from runs where id = any(:ids::text[]) and (model = 'operation' or bond = 'called')
 
 -- name: ancestors
--- All above some runs, of which not all are in their lineages.
+-- All ancestors of some runs. The lineages of these runs do not name all of them.
 with recursive above (id) as (
     select parent_id from runs where runs.id = any(:ids::text[])
     union
@@ -47,16 +46,16 @@ where parent_id = any(:ids::text[]) and (model = 'operation' or bond = 'called')
 select {event_columns} from message_event where scope = any(:ids::text[])
 
 -- name: events_at
--- Some by scope and number.
+-- Some events by scope and number.
 select {event_columns} from message_event
 where (scope, seq) in (select * from unnest(:scopes::text[], :seqs::bigint[]))
 
 -- name: keyed_events
--- Those of which there is one for each message and key.
+-- Events that exist once for each message and key.
 select {event_columns} from message_event where message_id = any(:ids::text[]) and key is not null
 
 -- name: asks
--- What is asked of those who handle some messages: to give up, or to roll back.
+-- Requests to the handlers of some messages: to give up, or to roll back.
 select {event_columns} from message_event
 where message_id = any(:ids::text[]) and key is not null
     and (key = 'ROLLBACK_EMITTED' or key like 'CANCELLATION_REQUESTED/%')

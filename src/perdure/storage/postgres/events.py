@@ -1,4 +1,4 @@
-"""Events and waits inside a commit: the questions of matching, and what it has written."""
+"""Events and waits inside a commit: answers to matching's questions, and the writes of its results."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from msgspec.json import decode as from_json
 from msgspec.structs import replace
 
-from perdure.kernel.batch import Batch, Committed
-from perdure.kernel.records import Event
+from perdure.kernel.batch import Batch, Committed, without_reads
+from perdure.kernel.records import DeadLetter, Event
 from perdure.kernel.rules.broadcasts import (
     Awaiting,
     Ended,
@@ -28,16 +28,31 @@ from perdure.kernel.status import FINISHED
 from perdure.storage.broadcasts import settled_by
 from perdure.storage.damage import sound
 from perdure.storage.postgres.connection import Connection
+from perdure.storage.postgres.database import PostgresSlice
 from perdure.storage.postgres.queries import QUERIES
-from perdure.storage.postgres.rows import event_of, event_rows, json_text, letter_row, shape_of, wait_of, wait_rows
+from perdure.storage.postgres.rows import (
+    event_of,
+    event_rows,
+    json_text,
+    letter_of,
+    letter_row,
+    pair_of,
+    shape_of,
+    shown_event_of,
+    wait_of,
+    wait_rows,
+)
 
-_MANY = 2**62  # more than there will ever be numbers
+_MANY = 2**62  # greater than any number will ever be
 
 
 async def prepared(connection: Connection, batch: Batch) -> tuple[int, int]:
-    """The fence, the locks and the batch's waits: the state of the batch, and what its numbers are counted from."""
+    """Check the fence, take the locks and write the batch's waits.
+
+    Returns the state of the batch, and the number that its numbers are counted from.
+    """
     over = {run_id for run_id, write in batch.runs.items() if write.run.status in FINISHED}
-    # What is sent to a run that ends in this very batch may go to the queue of its name after all.
+    # An event that is sent to a run that ends in this batch may still go to the queue of its name.
     sent = {event.name for event in batch.events if event.run_id is None or event.run_id in over}
     variables = {
         "engine": batch.engine_id,
@@ -57,7 +72,7 @@ async def prepared(connection: Connection, batch: Batch) -> tuple[int, int]:
         "keys": list(batch.keys.items()),
         "targets": [wait.target for wait in batch.waits.values() if wait.target is not None],
         "cleared": [*batch.waits_cleared, *batch.continued],
-        "forgotten": batch.waits_cleared,
+        "forgotten": without_reads(batch),
         "dropped": batch.waits_dropped,
         "read": batch.events_read,
         "put": wait_rows(batch.waits.values()),
@@ -69,7 +84,7 @@ async def prepared(connection: Connection, batch: Batch) -> tuple[int, int]:
 
 
 async def match(connection: Connection, batch: Batch, base: int) -> tuple[Committed, dict[str, Any]]:
-    """What the batch's events and waits come to: what was found, and what is to be written."""
+    """Match the batch's events and waits. Returns what was found, and the variables of what is to be written."""
     answers = _Answers(connection, batch)
     settlement = await settled_by(batch, base, answers.answer)
     refused = settlement.found.refused
@@ -77,7 +92,7 @@ async def match(connection: Connection, batch: Batch, base: int) -> tuple[Commit
     placed = (*back, *settlement.moved, *settlement.queued, *settlement.given)
     variables: dict[str, Any] = {
         "keys_refused": [key for key, event_id in batch.keys.items() if event_id in refused],
-        "letters_gone": [letter for letter in batch.letters_gone if letter not in refused],
+        "letters_gone": [letter for letter in batch.dead_letters_gone if letter not in refused],
         "given": batch.events_given,
         "gone": [(event.run_id, event.id) for event in (*settlement.gone, *settlement.back)],
         "freed": [(event.run_id, event.id) for event in settlement.freed],
@@ -94,7 +109,7 @@ async def match(connection: Connection, batch: Batch, base: int) -> tuple[Commit
 async def _far(
     settlement: Settlement, placed: Mapping[str, Event], answers: _Answers
 ) -> list[tuple[str, int, int | None]]:
-    """How far retained events have come: by name and number."""
+    """Return how far retained events have been delivered, by name and number."""
     found: list[tuple[str, int, int | None]] = []
     for event_id, reached in settlement.spreading.items():
         event = placed.get(event_id)
@@ -114,7 +129,13 @@ class _Answers:
     async def answer(self, question: Question) -> Any:
         match question:
             case Freed(positions, over, on):
-                return await self._freed(set(positions), over, set(on))
+                return await self._events(
+                    "freed",
+                    run_ids=[run_id for run_id, _ in positions],
+                    positions=[position for _, position in positions],
+                    ids=[*over, *on],
+                    cleared=over,
+                )
             case Queue(name, after, limit):
                 return await self._events("queue", name=name, after=after, at=self._batch.at, limit=limit)
             case Shapes(name):
@@ -145,14 +166,8 @@ class _Answers:
                 rows = await self._rows("kept", id=event_id)
                 return (event_of(rows[0]), rows[0][-1]) if rows else None
 
-    async def _freed(self, positions: set[tuple[str, str]], over: list[str], on: set[str]) -> list[Event]:
-        asked = {run_id for run_id, _ in positions}.union(over, on)
-        found = await self._events("freed", ids=list(asked), cleared=over)
-        cleared = on.union(over)
-        return [e for e in found if e.run_id in cleared or (e.run_id or "", e.position or "") in positions]
-
     async def _count(self, name: str, limit: int) -> int:
-        """Asked once for all events of a name: nothing is written before all questions were asked."""
+        """Count once for all events of a name: nothing is written before all questions are asked."""
         if (name, limit) not in self._pending:
             rows = await self._rows("pending", name=name, at=self._batch.at, limit=limit)
             self._pending[name, limit] = rows[0][0]
@@ -176,3 +191,32 @@ class _Answers:
 
 def _names(shape: str) -> tuple[str, ...]:
     return from_json(shape, type=tuple[str, ...]) if shape else ()
+
+
+class PostgresEvents(PostgresSlice):
+    """Events and dead letters."""
+
+    async def sent(self, keys: Sequence[str]) -> dict[str, str]:
+        return dict(map(pair_of, await self._db.read(QUERIES["sent"], ids=[*keys]))) if keys else {}
+
+    async def spreading(self) -> list[str]:
+        return [event_id for (event_id,) in await self._db.read(QUERIES["spreading"])]
+
+    async def events(self, *, name: str | None = None, run_id: str | None = None, limit: int = 100) -> list[Event]:
+        if run_id is None:
+            return [
+                shown_event_of(row)
+                for row in await self._db.read(QUERIES["queued_events"], name=name, limit=max(0, limit))
+            ]
+        found = [shown_event_of(row) for row in await self._db.read(QUERIES["events"], ids=[run_id])]
+        return [event for event in found if name in (None, event.name)][: max(0, limit)]
+
+    async def dead_letters(
+        self, *, name: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[DeadLetter]:
+        rows = await self._db.read(QUERIES["letters"], name=name, after=after, limit=max(0, limit))
+        return [letter_of(row) for row in rows]
+
+    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
+        rows = await self._db.read(QUERIES["letter"], id=letter_id)
+        return letter_of(rows[0]) if rows else None

@@ -1,4 +1,4 @@
-"""What the errors of Postgres, and of the way to it, mean to a caller of the store."""
+"""What errors of Postgres, and of the network, mean to a caller of the store."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ LOCKED: Final = "55P03"
 UNIQUE: Final = "23505"
 _READ_ONLY: Final = "25006"
 
-# A transaction is open where none should be, or the other way round. The connection is to blame, so it is cut.
+# A transaction is open where none should be, or the other way round. The connection is in the wrong state, so it is
+# cut.
 _WRONG_STATE: Final = ("25001", "25P01", "25P02")
 
-# By class (two letters) or code. What is not here is a bug of ours, or somebody else's tables.
+# By class (two letters) or code. Other codes mean a bug in Perdure, or somebody else's tables.
 _PASSING: Final = frozenset(
     {
         "08",  # connection exceptions
@@ -31,7 +32,7 @@ _PASSING: Final = frozenset(
         _READ_ONLY,  # a standby, or one that is being switched over
         "40",  # serialization failures and deadlocks
         "53",  # out of disk, memory or connections
-        LOCKED,  # a lock was not to be had in time
+        LOCKED,  # a lock could not be had in time
         "57014",  # cancelled: a statement took too long
         "57P01",  # the server shuts down,
         "57P02",  # has crashed,
@@ -44,7 +45,7 @@ _REFUSED: Final = frozenset({"22", "23", "54"})  # data, constraints, limits
 _CORRUPT: Final = frozenset({"XX001", "XX002"})
 _CLOSED: Final = {
     "28P01": "the password is wrong, or there is none; check it in the URL, PGPASSWORD or the passfile",
-    "28": "this user is not let in; check the user, and what pg_hba.conf says, which may ask for sslmode=require",
+    "28": "the server rejects this user; check the user and pg_hba.conf, which may ask for sslmode=require",
     "3D": "there is no such database; create it, or correct the URL or PGDATABASE",
     "42501": (
         "this user has not all the rights that an engine needs; have the owner of the schema grant them with"
@@ -52,7 +53,7 @@ _CLOSED: Final = {
     ),
 }
 
-# What the server is short of, and what somebody has to do about it.
+# What the server lacks, and what somebody has to do about it.
 _SHORT_OF: Final = {
     "53100": "has no space left on its disk; free some, and the write will succeed when tried again",
     "53200": "has no memory left; give the server more, or let fewer programs use it",
@@ -62,32 +63,32 @@ _SHORT_OF: Final = {
     ),
 }
 
-REFUSES_TLS: Final = "rejected SSL upgrade"  # what the driver says then
+REFUSES_TLS: Final = "rejected SSL upgrade"  # a part of the driver's message
 
 LOST: Final = (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-# All that the driver raises: for what the server says, for the way to it, and for states that it did not expect.
+# All errors of the driver: what the server reports, what the network reports, and states that it did not expect.
 FAULTS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
-# What the server says about itself and not about a statement: no space, no connections, I/O errors; and that it
-# chose this transaction to give way to another.
+# Errors of the server, not of a statement: no space, no connections, I/O errors; and that the server chose this
+# transaction to give way to another.
 _OF_THE_SERVER: Final = frozenset({"53000", "53100", "53300", "58000", "58030", "40001", "40P01"})
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the connection broke, so that what was sent last may have been done or not."""
+    """Whether the connection broke, so that the last request may have been done or not."""
     if isinstance(error, asyncpg.DataError) or _is_about_values(error):
         return False
     if isinstance(error, LOST):
         return True
-    # A server that ends a session may do so after the commit, and before it says so.
+    # A server that ends a session may do so after the commit, and before it reports the commit.
     return isinstance(error, asyncpg.PostgresError) and _code(error) in ("57P01", "57P02", "57P05")
 
 
 def is_definite(error: BaseException) -> bool:
-    """Whether the server itself said no, on a connection that goes on."""
+    """Whether the server itself refused, and the connection still works."""
     severity = getattr(error, "severity", None)
     if severity is None:
-        # The driver itself could not encode a value. It gave up in the middle of a request, whose transaction is open.
+        # The driver could not encode a value. It stopped in the middle of a request whose transaction is open.
         return False
     if sqlstate(error) in _WRONG_STATE:
         return False
@@ -97,18 +98,18 @@ def is_definite(error: BaseException) -> bool:
 
 
 def is_broken(error: BaseException) -> bool:
-    """Whether the connection is gone. Other than `is_lost`, False if it was only used wrongly."""
+    """Whether the connection is gone. In contrast to `is_lost`, False if the connection was only misused."""
     return is_lost(error) and not isinstance(error, asyncpg.InterfaceError)
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the server could not do it for now. False if it never will, as for a trigger that raises."""
+    """Whether the server could not do it for now. False if it never will, as with a trigger that raises."""
     code = sqlstate(error)
     return code in _PASSING or code[:2] in _PASSING
 
 
 def is_of_the_server(error: BaseException) -> bool:
-    """Whether a statement failed because of the server, whatever the statement was."""
+    """Whether a statement failed because of the server, regardless of the statement."""
     return sqlstate(error) in _OF_THE_SERVER
 
 
@@ -121,12 +122,15 @@ def sqlstate(error: BaseException) -> str:
 
 
 def store_fault(error: Exception, name: str) -> StoreError:
-    """The error to raise instead, where nothing was written. `name` is the database's, without a password."""
+    """Return the StoreError to raise instead, for work that wrote nothing.
+
+    `name` is the database's name, without a password.
+    """
     if _is_about_values(error):
         return CommitRefused(f"Postgres cannot hold a value: {error}", database=name)
     code = sqlstate(error)
     if code in _REFUSED or code[:2] in _REFUSED:
-        return CommitRefused(f"{name} refused what was to be written: {error}", database=name)
+        return CommitRefused(f"{name} refused the write: {error}", database=name)
     if (advice := _closed(error, code)) is not None:
         return StoreMisconfigured(f"{name}: {advice} ({error})", database=name)
     if code in _CORRUPT:
@@ -142,12 +146,12 @@ def store_fault(error: Exception, name: str) -> StoreError:
 
 
 def _closed(error: Exception, code: str) -> str | None:
-    """What somebody has to do before the database lets anybody in; None if nobody has to."""
+    """Return what somebody has to do before the database accepts connections. None if nobody has to."""
     if isinstance(error, asyncpg.ClientConfigurationError):
-        return "the URL, or a PG… variable of the environment, asks for what cannot be had; correct it"
+        return "the URL, or a PG… variable of the environment, asks for something that is not available; correct it"
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
-            "its certificate is not to be trusted; name the file of the authority that signed it with sslrootcert=…,"
+            "its certificate is not trusted; name the file of the authority that signed it with sslrootcert=…,"
             " and the host as the certificate does"
         )
     if "unsupported startup parameter" in str(error):
@@ -170,7 +174,7 @@ def _passing(error: Exception) -> str:
 
 
 def _is_about_values(error: BaseException) -> bool:
-    """What asyncpg raises for values that it cannot encode: lone surrogates, integers beyond 64 bits."""
+    """Whether asyncpg could not encode a value: a lone surrogate, or an integer beyond 64 bits."""
     if isinstance(error, asyncpg.ClientConfigurationError):
         return False
     return isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError)

@@ -1,22 +1,31 @@
-"""Engines that share a database: who owns what, and what there is to do."""
+"""Engines that share a database: which runs each owns, and what work there is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 from msgspec.structs import replace
 
-from perdure.ports import LoadedRun, News, Offer
+from perdure.errors import StoreBroken, StoreBusy
+from perdure.kernel.records import Engine
+from perdure.ports import LoadedRun, Offer, WorkFound
 from perdure.storage.claims import better_models, models_of, versions_of
 from perdure.storage.postgres.commit import check_fence
 from perdure.storage.postgres.connection import Connection
+from perdure.storage.postgres.database import Database, PostgresSlice
 from perdure.storage.postgres.faults import is_lost
+from perdure.storage.postgres.hints import ANYBODY
+from perdure.storage.postgres.liveness import now
+from perdure.storage.postgres.queries import QUERIES
 from perdure.storage.postgres.reads import fetch, load_now
+from perdure.storage.postgres.rows import engine_of, json_text
 
 
 def offered(offers: Sequence[Offer]) -> dict[str, Any]:
-    """Which runs fit, for a query."""
+    """Return the variables of a query that say which runs fit the offers."""
     rows = [
         (offer.workflow, offer.version, stored, offer.fingerprint, *models_of(offer), offer.begun)
         for offer in offers
@@ -26,14 +35,15 @@ def offered(offers: Sequence[Offer]) -> dict[str, Any]:
     return {column: [row[place] for row in rows] for place, column in enumerate(columns)}
 
 
-async def look(connection: Connection, *, engine_id: str, offers: Sequence[Offer], at: int) -> News:
+async def look(connection: Connection, *, engine_id: str, offers: Sequence[Offer], at: int) -> WorkFound:
     rows = await fetch(connection, "look", engine_id=engine_id, at=at, **offered(offers))
     mail, dead, stray, blocked = rows[0]
-    return News(mail=mail, dead=dead, stray=stray, blocked=blocked)
+    return WorkFound(mail=mail, dead=dead, stray=stray, blocked=blocked)
 
 
 class Claims:
-    """Taking runs over. A claim whose commit was not answered is found out before the next one."""
+    """Takes runs over. If the commit of a claim was not acknowledged, the next claim first finds out whether it
+    landed."""
 
     def __init__(self) -> None:
         self._doubtful: dict[str, LoadedRun] = {}
@@ -61,7 +71,8 @@ class Claims:
         return claimed
 
     async def _landed(self, connection: Connection, engine_id: str) -> list[LoadedRun]:
-        """As they are by now: others may have sent them something since."""
+        """Return the runs of the doubtful claim that did land, as they are now: others may have sent them events
+        since."""
         found = {one.run.id: one for one in await load_now(connection, [*self._doubtful])}
         doubtful, self._doubtful = self._doubtful, {}
         return [
@@ -90,3 +101,61 @@ async def _claim(connection: Connection, engine_id: str, offers: Sequence[Offer]
         for run_id, model in models.items():
             loaded[run_id] = replace(loaded[run_id], run=replace(loaded[run_id].run, model=model))
     return [replace(loaded[run_id], orphaned=orphaned[run_id]) for run_id in ids]
+
+
+class PostgresFleet(PostgresSlice):
+    """Engines."""
+
+    def __init__(self, db: Database) -> None:
+        super().__init__(db)
+        self._claims = Claims()
+
+    def listen(self, on_change: Callable[[], object]) -> None:
+        self._db.listener.listen(on_change)
+        self._db.neighbour.listen(on_change)
+
+    async def look(self, *, engine_id: str, offers: Sequence[Offer], at: int) -> WorkFound:
+        self._db.check_open()
+        async with self._db.lanes.use() as connection:
+            return await look(connection, engine_id=engine_id, offers=offers, at=at)
+
+    async def enroll(
+        self, *, engine_id: str, host: str, pid: int, workflows: Sequence[tuple[str, str]], at: int
+    ) -> Engine:
+        row = {"id": engine_id, "host": host, "pid": pid, "workflows": json_text([*workflows]), "started_at": at}
+        asked_at = now()
+        rows = await self._db.write(QUERIES["enroll"], **row, lease=timedelta(seconds=self._db.address.lease_s))
+        self._db.signs.give(engine_id, asked_at)
+        self._db.listener.answer_to(engine_id)
+        return engine_of(rows[0])
+
+    async def retire(self, engine_id: str) -> None:
+        await self._db.write(QUERIES["retire"], id=engine_id)
+        await self._db.write(QUERIES["forget_engine"], id=engine_id)
+        self._db.notifier.tell([], [ANYBODY])  # Its runs have no owner now.
+        self._db.neighbour.tell()
+
+    def withdraw(self, engine_id: str) -> None:
+        self._db.signs.withdraw(engine_id)
+
+    def is_surely_alive(self) -> bool:
+        return self._db.signs.is_lasting()
+
+    async def mark_dead_engines(self) -> list[str]:
+        try:
+            rows = await self._db.write(QUERIES["mark_dead_engines"])
+        except StoreBusy as busy:
+            await self._db.cut_off(busy)
+            raise
+        # For all dead engines, not only those marked now: the engine that marked another one may have died before this.
+        with suppress(StoreBroken):  # Without the right to do this, the server ends the sessions later.
+            await self._db.write(QUERIES["end_dead_steps"])
+        return list(rows[0][0])
+
+    async def engines(self, *, living: bool = False) -> list[Engine]:
+        return [engine_of(row) for row in await self._db.read(QUERIES["living_engines" if living else "engines"])]
+
+    async def claim(self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int) -> list[LoadedRun]:
+        self._db.check_open()
+        async with self._db.lanes.use() as connection:
+            return await self._claims.claim(connection, engine_id=engine_id, epoch=epoch, offers=offers, limit=limit)

@@ -1,7 +1,7 @@
-"""Hints between engines: NOTIFY after commits, LISTEN for those of others. Any may be lost: looking is what counts.
+"""Hints between engines: NOTIFY after commits, LISTEN for those of others.
 
-A NOTIFY inside a commit would let only one commit of the whole database happen at a time, so they are sent afterwards,
-on a connection of their own, as many at once as have come together.
+Any hint may be lost; the regular look at the database is what counts. A NOTIFY inside a commit would let only one
+commit of the whole database happen at a time. So hints are sent afterwards, on a connection of their own, in groups.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def channel_of(schema: str) -> str:
 
 
 class Notifier:
-    """Tells the owners of runs that there may be news for them, and everybody of runs that nobody has."""
+    """Notifies the owners of runs that there may be work for them, and all engines of runs without an owner."""
 
     def __init__(self, address: Address) -> None:
         self._channel = channel_of(address.schema)
@@ -41,7 +41,7 @@ class Notifier:
         self._task: asyncio.Task[None] | None = None
 
     def tell(self, run_ids: Iterable[str], engine_ids: Iterable[str] = ()) -> None:
-        """There may be news for the owners of these runs, and for these engines. Returns at once."""
+        """Notify the owners of these runs, and these engines, that there may be work. Returns at once."""
         self._run_ids.update(run_ids)
         self._engine_ids.update(engine_ids)
         if (self._run_ids or self._engine_ids) and (self._task is None or self._task.done()):
@@ -75,7 +75,7 @@ class Notifier:
 
 
 class Listener:
-    """Calls back whenever somebody tells this store's engines something, and whenever that may have been missed."""
+    """Calls back whenever a hint for this store's engines arrives, and whenever one may have been missed."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -88,7 +88,10 @@ class Listener:
         self._names.add(engine_id)
 
     def listen(self, callback: Callable[[], object]) -> None:
-        """Does nothing if there is no session that lasts: then looking regularly is all there is."""
+        """Call back from now on.
+
+        Does nothing without a lasting session: then only the regular look finds work.
+        """
         self._callbacks.append(callback)
         if self._task is None and not self._address.direct.is_pooled:
             self._task = asyncio.get_running_loop().create_task(self._live(), name="perdure-listener")
@@ -99,14 +102,14 @@ class Listener:
                 self._connection = await connect(self._address.direct, "listener")
                 gone = asyncio.Event()
                 self._connection.add_termination_listener(lambda *_, gone=gone: gone.set())
-                await self._connection.add_listener(channel_of(self._address.schema), self._heard)
+                await self._connection.add_listener(channel_of(self._address.schema), self._received)
                 self._call()
                 await gone.wait()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next time may go well
-                log.debug("hints of others are not heard just now: %s", error)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next try may succeed
+                log.debug("hints of other engines are not received at the moment: %s", error)
             await asyncio.sleep(_AGAIN_S)
 
-    def _heard(self, _connection: object, _pid: int, _channel: str, name: str) -> None:
+    def _received(self, _connection: object, _pid: int, _channel: str, name: str) -> None:
         if name in self._names:
             self._call()
 

@@ -1,7 +1,8 @@
 """A new run, or a message with its runs, inserted by a caller's own connection in the caller's transaction.
 
-Of that connection nothing is known: not its driver, not its search path, not whether it leads here at all. And an error
-of Postgres would be the end of the transaction, so what can be asked beforehand is asked, and the rest is returned.
+Nothing is known about that connection: neither its driver nor its search path, nor whether it leads to this database at
+all. An error of Postgres would end the caller's transaction. So everything that can be checked is checked first, and
+other problems are returned as a state.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ _SOURCE: Final = re.compile(r"\bfrom (?=\w)")
 
 
 def insertion(address: Address, batch: Batch) -> Generator[Statement, Rows, Taken]:
-    """The one run of a batch, or the one message of it with its runs, as `commit` would write it. Raises Misuse,
-    RunExists, HandlersChanged."""
+    """Insert the one run of a batch, or its one message with its runs, as `commit` would write it.
+
+    Raises Misuse, RunExists, HandlersChanged.
+    """
     return _start(address, batch) if batch.cooperation is None else _emission(address, batch, batch.cooperation)
 
 
@@ -71,7 +74,7 @@ def _emission(address: Address, batch: Batch, added: Cooperation) -> Generator[S
     variables = {
         "engine": batch.engine_id,
         "began": began,
-        "book": added.book,
+        "book": added.registry_version,
         "root": event.scope,
         "event_id": event.id,
         "emitted_at": event.created_at,
@@ -96,14 +99,14 @@ def _tags_text(tags: Mapping[str, str]) -> str:
 
 
 class _What(Struct, frozen=True):
-    """What was not done, and to whom."""
+    """What was not done, and the run or message that it concerns."""
 
     text: str
     run_id: str
 
 
 def _surroundings(address: Address, what: _What, function: str) -> Generator[Statement, Rows, str]:
-    """When the connection's transaction began. Raises Misuse if the connection cannot be used."""
+    """Return the time when the connection's transaction began. Raises Misuse if the connection cannot be used."""
     variables = {"schema": address.schema, "function": function}
     ((began, is_there, is_allowed),) = yield _statement("surroundings", variables)
     if not is_there:
@@ -119,7 +122,7 @@ def _surroundings(address: Address, what: _What, function: str) -> Generator[Sta
 
 
 def _check(state: str, what: _What, address: Address) -> None:
-    """Raise what a state says is wrong."""
+    """Raise the error that a state stands for."""
     match state:
         case "detached":
             raise Misuse(
@@ -151,7 +154,7 @@ def _foreign(what: _What, address: Address) -> Misuse:
 
 
 def _statement(name: str, variables: Mapping[str, Any], schema: str | None = None) -> Statement:
-    """A named query, where a connection has another search path."""
+    """Return a named query as a statement for a connection with another search path."""
     query = QUERIES[name]
     sql = query.sql if schema is None else _SOURCE.sub(f'from "{schema}".', query.sql)
     return Statement(sql, tuple(query.arguments(variables)), writes=name in ("start", "emit"))

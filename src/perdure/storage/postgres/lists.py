@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
 
-from perdure.ports import RunFilter
+from msgspec.structs import asdict
+
+from perdure.ports import ArtifactFilter, RunFilter, TaskFilter
 from perdure.storage.lists import COUNTED_MAX, Way, cursor, for_each_status, narrowest, ways
 from perdure.storage.postgres.connection import Connection
 from perdure.storage.postgres.queries import QUERIES, Query, to_query
 from perdure.storage.postgres.rows import json_text
 
-# Each listing walks an index in its order, and stops when the page is full. Left to itself, Postgres guesses how many
-# runs a condition fits, and where it guesses few, finds all of them and sorts them.
+# Each listing walks an index in its order, and stops when the page is full. By default, Postgres estimates how many
+# runs fulfil a condition. If it estimates few, it finds all of them and sorts them.
 LISTING: Final = (
     "; ".join(f"set local {name} = off" for name in ("enable_sort", "enable_incremental_sort", "enable_bitmapscan"))
     + "; set local max_parallel_workers_per_gather = 0"
@@ -61,7 +63,7 @@ def given(wanted: RunFilter) -> dict[str, Any]:
 
 @cache
 def listing(query: str, statuses: int) -> Query:
-    """The statement for a way with so many statuses: the newest of each, and of these the newest."""
+    """Return the statement for a way with this many statuses: the newest of each status, and of these the newest."""
     columns, checks = QUERIES["run_columns"].text, QUERIES["filters"].text
     newest = QUERIES["newest_by_tag" if query == "by_tag" else "newest"].text
     return _for_each(f"select {columns} {QUERIES[query].text} and {checks}", statuses, newest)
@@ -69,7 +71,7 @@ def listing(query: str, statuses: int) -> Query:
 
 @cache
 def bounded_count(query: str, statuses: int) -> Query:
-    """The statement that counts what `listing` finds. It stops at the limit, and sorts nothing."""
+    """Return the statement that counts what `listing` finds. It stops at the limit, and sorts nothing."""
     found = _for_each(f"select 1 {QUERIES[query].text} and {QUERIES['filters'].text}", statuses, "limit :limit").text
     return to_query(f"select count(*) from ({found}) as counted")  # noqa: S608 - of our own texts
 
@@ -83,3 +85,14 @@ def counting(query: str, statuses: int) -> Query:
 def _for_each(part: str, statuses: int, end: str) -> Query:
     whole = f"{for_each_status(f'({part} {end})', statuses)} {end}"
     return to_query(whole if statuses > 1 else for_each_status(f"{part} {end}", 1))
+
+
+def within_variables(wanted: ArtifactFilter | TaskFilter) -> dict[str, Any]:
+    """Return the variables of a query that lists artifacts or tasks."""
+    within = wanted.within
+    return asdict(wanted) | {
+        "limit": max(0, wanted.limit),
+        "workflows": None if within is None else [*within.workflows],
+        "tag_keys": [] if within is None else [key for key, _ in within.tags],
+        "tag_values": [] if within is None else [value for _, value in within.tags],
+    }

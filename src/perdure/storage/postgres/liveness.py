@@ -1,7 +1,7 @@
-"""An engine's sign of life: a row that a thread of its own, on a connection of its own, renews by the server's clock.
+"""An engine's sign of life: a row that a separate thread, on its own connection, renews by the server's clock.
 
-A busy or stuck event loop does not stop it; a stopped or dead process, a cut network or a silent server does, and then
-the lease runs out.
+A busy or stuck event loop does not stop it. A stopped or dead process, a cut network or a silent server does: then the
+lease runs out.
 """
 
 from __future__ import annotations
@@ -24,34 +24,40 @@ log = logging.getLogger("perdure")
 
 _BEATS_PER_LEASE: Final = 4
 _TRIES_PER_LEASE: Final = 20
-_LAST_WORDS_S: Final = 2.0  # so long, at most, is waited for the signs to be taken back
+_LAST_WORDS_S: Final = 2.0  # how long to wait, at most, until the signs are taken back
 _FAULTS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 
 def now() -> float:
-    """Seconds that have passed, those that the machine slept among them."""
+    """Return seconds that have passed, including the time that the machine slept."""
     return passed_us() / 1_000_000
 
 
 class SignsOfLife:
-    """The signs that one store holds. The thread is a daemon, so that a program that forgets its store still ends."""
+    """The signs of life that one store holds.
+
+    The thread is a daemon, so that a program that forgets to close its store still ends.
+    """
 
     def __init__(self, address: Address, clock: ServerClock) -> None:
         self._address = address
         self._clock = clock
         self._lock = threading.Lock()
-        self._ids: list[str] = []  # never changed, but replaced
-        self._withdrawn: list[str] = []  # signs to be taken back; never changed, but replaced
+        self._ids: list[str] = []  # replaced, never changed in place
+        self._withdrawn: list[str] = []  # signs to take back; replaced, never changed in place
         self._renewed_at: dict[str, float] = {}
-        self._numbers: dict[str, int] = {}  # of the last batches that were committed
+        self._numbers: dict[str, int] = {}  # by engine: the number of its last committed batch
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._call = asyncio.Event()  # something is new: an engine, or the end
+        self._call = asyncio.Event()  # set when an engine is withdrawn, and at the end
         self._ended = False
         self._thread: threading.Thread | None = None
-        self._over: Future[None] = Future()  # done when the thread is
+        self._over: Future[None] = Future()  # done when the thread has ended
 
     def give(self, engine_id: str, asked_at: float) -> None:
-        """Renew an engine's sign of life from now on. Its row is there already; it was asked for at a time of `now`."""
+        """Renew an engine's sign of life from now on.
+
+        The engine's row exists already. It was requested at `asked_at`, a value of `now`.
+        """
         with self._lock:
             if self._ended:
                 return
@@ -63,7 +69,7 @@ class SignsOfLife:
                 self._thread.start()
 
     def withdraw(self, engine_id: str) -> None:
-        """Renew an engine's sign of life no more, and take it back if the server can be reached; if not, the lease runs
+        """Stop renewing an engine's sign of life, and take it back. If the server cannot be reached, the lease runs
         out."""
         with self._lock:
             if engine_id not in self._ids:
@@ -75,17 +81,19 @@ class SignsOfLife:
         self._wake()
 
     def committed(self, engine_id: str, number: int) -> None:
-        """The engine's last batch has this number in the store, for good."""
+        """Note the number of the engine's last committed batch."""
         self._numbers[engine_id] = number
 
     def is_lasting(self) -> bool:
-        """Whether the sign of the engine that came last cannot have run out: the server has renewed it after it was
-        asked to, and that is less than the lease ago."""
+        """Whether the sign of the engine that enrolled last cannot have run out.
+
+        The server has renewed it after it was asked to, and it was asked less than the lease ago.
+        """
         ids = self._ids
         return bool(ids) and now() < self._renewed_at.get(ids[-1], -1.0) + self._address.lease_s
 
     async def renew(self, connection: Connection) -> None:
-        """Renew all signs now, on this connection. Raises what the driver raises."""
+        """Renew all signs now, on this connection. Raises the driver's errors."""
         ids, numbers, asked_at, before = self._ids, dict(self._numbers), now(), passed_us()
         if not ids:
             return
@@ -94,17 +102,18 @@ class SignsOfLife:
             self._clock.learn(rows[0][2], before, passed_us())
         found: dict[str, int] = {row[0]: row[1] for row in rows}
         for engine_id in ids:
-            # A store that went back lacks batches. An engine that has nothing to do would not hear of it.
+            # A store that went back to an earlier state lacks batches. An idle engine would not notice that otherwise.
             is_there = engine_id in found and found[engine_id] >= numbers.get(engine_id, 0)
             self._renewed_at[engine_id] = asked_at if is_there else -1.0
 
     def end(self) -> None:
-        """Take all signs back, for good, if the server can be reached; if not, the lease runs out."""
+        """Take all signs back, for good. If the server cannot be reached, the lease runs out."""
         if (thread := self._call_off()) is not None:
             thread.join(_LAST_WORDS_S)
 
     async def finish(self) -> None:
-        """The same, without holding up the loop, and without its executor, which is gone when a program ends."""
+        """Take all signs back without blocking the loop, and without its executor, which is gone when a program
+        ends."""
         if self._call_off() is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.wrap_future(self._over), _LAST_WORDS_S)
@@ -127,7 +136,7 @@ class SignsOfLife:
             self._loop.run_until_complete(self._live())
         finally:
             self._loop.close()
-            with suppress(InvalidStateError):  # Nobody waits for it any more.
+            with suppress(InvalidStateError):  # Nobody waits for it.
                 self._over.set_result(None)
 
     async def _live(self) -> None:
@@ -140,9 +149,9 @@ class SignsOfLife:
                 await self._take_back(connection)
                 await self.renew(connection)
                 is_well = True
-            except Exception as error:  # noqa: BLE001 - a thread that has ended would give no sign any more
+            except Exception as error:  # noqa: BLE001 - the thread must go on to renew the signs
                 if is_well:
-                    log.warning("a sign of life could not be given to %s: %r", self._address.name, error)
+                    log.warning("a sign of life could not be renewed on %s: %r", self._address.name, error)
                 is_well = False
                 if connection is not None:
                     connection.terminate()

@@ -1,7 +1,7 @@
-"""Runs that callers' transactions start: whoever may take them is told when they are there, and nobody before.
+"""Runs that callers' transactions start: engines are notified when these runs are committed, and not before.
 
-A NOTIFY inside such a transaction would let only one commit of the whole database happen at a time. So the store whose
-caller it was looks for a while. A run that comes later is found by the engines' own regular look.
+A NOTIFY inside a caller's transaction would let only one commit of the whole database happen at a time. So the store
+that inserted the run looks for it for a while. The engines' own regular look finds a run that comes later.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _EXPECTED_MAX: Final = 1000
 
 
 class Lookout:
-    """Looks for runs as long as there are some to be expected."""
+    """Looks for runs as long as some are expected."""
 
     def __init__(self, lanes: Lanes, notifier: Notifier) -> None:
         self._lanes = lanes
         self._notifier = notifier
-        self._expected: dict[str, float] = {}  # run id -> until when
+        self._expected: dict[str, float] = {}  # run id -> how long it is expected
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -38,9 +38,9 @@ class Lookout:
         self._loop = asyncio.get_running_loop()
 
     def expect(self, run_ids: Iterable[str]) -> None:
-        """These runs will be there once a transaction is committed. Can be called in any thread."""
+        """Look for these runs, which will exist once a transaction is committed. Can be called in any thread."""
         if self._loop is not None:
-            with suppress(RuntimeError):  # The loop was closed: others find them.
+            with suppress(RuntimeError):  # The loop was closed: other engines find the runs.
                 self._loop.call_soon_threadsafe(self._add, [*run_ids])
 
     def _add(self, run_ids: list[str]) -> None:
@@ -58,7 +58,7 @@ class Lookout:
                 async with self._lanes.use() as connection:
                     found = [row[0] for row in await fetch(connection, "there", ids=[*self._expected])]
             except StoreError as error:
-                log.debug("a look for a run that was started was in vain: %s", error)
+                log.debug("a look for a run that was started failed: %s", error)
                 found = []
             self._notifier.tell(found)
             for run_id in found:

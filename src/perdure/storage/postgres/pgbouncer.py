@@ -1,7 +1,7 @@
 """Connections through PgBouncer in transaction mode, where a session lasts no longer than a transaction.
 
-There every statement names the schema, and brings the settings that it needs: with the `begin` of a transaction, or,
-for a call that is its own transaction, in the call. Nothing is prepared.
+There every statement names the schema, and brings the settings that it needs: with the `begin` of a transaction, or in
+the call if the call is a transaction of its own. Nothing is prepared.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ for _text in MIGRATIONS.values():
 
 _TABLE: Final = re.compile(rf"\b(from|join|into|update|using)(\s+)({'|'.join(_NAMES['table'])})\b")
 _SEQUENCE: Final = re.compile(rf"\bnextval\('({'|'.join(_NAMES['sequence'])})'\)")
-_VERSIONED: Final = re.compile(r"(?<![\w.])(\w+_v\d+)\b")  # functions and types, which nothing else is named like
+_VERSIONED: Final = re.compile(r"(?<![\w.])(\w+_v\d+)\b")  # functions and types; nothing else has names like these
 _OF_SESSIONS: Final = {"application_name", "default_transaction_isolation", "tcp_user_timeout"}
 _CALL: Final = re.compile(r"select \w+_v\d+\(")
 
 
 @lru_cache(maxsize=1024)
 def qualified(sql: str, schema: str) -> str:
-    """A statement of queries.sql with the schema before each name that is in it."""
+    """Return a statement of queries.sql with the schema before each name that belongs to it."""
     sql = _TABLE.sub(rf'\1\2"{schema}".\3', sql)
     sql = _SEQUENCE.sub(rf"""nextval('"{schema}".\1')""", sql)
     return _VERSIONED.sub(rf'"{schema}".\1', sql)
@@ -36,17 +36,17 @@ def qualified(sql: str, schema: str) -> str:
 
 @lru_cache(maxsize=1024)
 def rewritten(sql: str, schema: str, settings: tuple[tuple[str, str], ...]) -> str:
-    """What to send for a statement. Settings hold until the end of the transaction."""
+    """Return what to send for a statement. Settings hold until the end of the transaction."""
     if sql.startswith("begin"):
         sql = sql if sql != "begin" else "begin isolation level read committed"
         return ";".join([sql, *(f"set local {name} = '{value}'" for name, value in settings)])
     if _CALL.match(sql):
-        # What a function does is planned when it is called, and by then the row that it is called for was made.
+        # The statements in a function are planned when it is called. By then the row with the settings was made.
         made = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings)
         return f"{qualified(sql, schema)} from (select {made}) as settings"
     return qualified(sql, schema)
 
 
 def settings_of(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Those that a transaction that has begun can have."""
+    """Return the settings that can be set in a transaction that has begun."""
     return tuple((name, value) for name, value in settings.items() if name not in _OF_SESSIONS)

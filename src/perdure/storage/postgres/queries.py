@@ -27,7 +27,7 @@ class Query(Struct, frozen=True):
 
 
 def load_queries(text: str) -> Mapping[str, Query]:
-    """Queries by name, without comments and with fragments filled in. A fragment stands above its first use."""
+    """Return queries by name, without comments and with fragments filled in. A fragment must be above its first use."""
     texts: dict[str, str] = {}
     for block in text.split("-- name:")[1:]:
         name, _, body = block.partition("\n")

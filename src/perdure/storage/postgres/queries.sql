@@ -1,5 +1,5 @@
--- Every query of the Postgres store. A comment with its name starts one; a name in braces stands for the text of that query, and one after
--- a colon for a parameter. What a commit does is in functions: see migrations.
+-- Every query of the Postgres store. A comment with its name starts a query. A name in braces stands for the text of
+-- that query, and a name after a colon for a parameter. The statements of a commit are in functions: see migrations.
 
 -- name: run_columns
 -- A run without payloads, in the order of the fields of kernel.records.Run.
@@ -9,7 +9,7 @@ runs.attempt, runs.recoveries, runs.created_at, runs.started_at, runs.updated_at
 case when runs.hold_kind is null then coalesce(runs.hold_fingerprint, '') else '' end
 
 -- name: lacking
--- Of tables that there should be in a schema, those that are not there, or that this user may not use.
+-- Of the tables that a schema needs, those that are missing, or that this user may not use.
 select name, to_regclass(format('%I.%I', :schema::text, name)) is not null as is_there
 from unnest(:tables::text[]) as wanted (name)
 where to_regclass(format('%I.%I', :schema::text, name)) is null
@@ -21,8 +21,8 @@ where to_regclass(format('%I.%I', :schema::text, name)) is null
 order by name
 
 -- name: types
--- What the driver has to know of composite types and their arrays, in the form in which it asks for that. Its own query reads the whole
--- catalog, several times: in a large database it takes a second, on each connection that meets a type for the first time.
+-- Composite types and their arrays, in the form that the driver expects. The driver's own query reads the whole catalog
+-- several times: in a large database it takes a second, on each connection that meets a type for the first time.
 with recursive parts as (
     select given.oid, 0 as depth from unnest(:oids::oid[]) as given (oid)
     union all
@@ -67,7 +67,8 @@ order by deepest.depth desc
 runs.status in ('created', 'running', 'suspended', 'cancelling', 'rolling_back')
 
 -- name: found_active
--- The same of runs that were found otherwise: said so that no plan begins with all that are active.
+-- Active runs, for a query that finds its runs in another way. It is written so that no plan begins with all active
+-- runs.
 (runs.status || '') in ('created', 'running', 'suspended', 'cancelling', 'rolling_back')
 
 -- name: awake
@@ -75,26 +76,27 @@ runs.status in ('created', 'running', 'suspended', 'cancelling', 'rolling_back')
 runs.status in ('created', 'running', 'cancelling', 'rolling_back')
 
 -- name: forsaken
--- Nobody alive has the run.
+-- The run has no living owner.
 (runs.owner is null or not exists (select 1 from engines where engines.id = runs.owner and engines.alive))
 
 -- name: offers
--- What an engine offers. Each code is there once for every version that its runs may have been stored with.
+-- The code that an engine offers. Each code has one row for every version that its runs may have been stored with.
 unnest(
     :workflows::text[], :versions::text[], :stored_versions::text[], :fingerprints::text[], :models::text[],
     :or_models::text[], :begun::boolean[]
 ) as offer (workflow, version, stored_version, fingerprint, model, or_model, begun)
 
 -- name: known_model
--- A run's model, '' if only code of its name can tell: see Run.known_model.
+-- A run's model, '' if only code of its name knows it: see Run.known_model.
 case when runs.model <> 'operation' and (
     (runs.model = 'function' and runs.claim = 0)
     or (runs.origin <> '' and (runs.bond <> 'called' or position(' #' in runs.origin) > 0))
 ) then '' else runs.model end
 
 -- name: fits
--- A run is of the code that is offered. The version of an operation is the topic of its message, which earlier versions of Perdure did
--- not store with it. Code may be offered for runs only that have begun, or have not: the number of a run's first row is 1.
+-- A run belongs to the offered code. The version of an operation is the topic of its message. Earlier versions of
+-- Perdure did not store it with the run. Code may be offered only for runs that have begun, or only for runs that have
+-- not: a run has begun if it has a row with the number 1.
 runs.workflow = offer.workflow and runs.workflow_version = offer.stored_version
     and {known_model} in (offer.model, offer.or_model)
     and (
@@ -126,7 +128,7 @@ waits.number, waits.due_at, waits.attempts, waits.failure, waits.since, waits.de
 engines.id, engines.epoch, engines.alive, engines.batch, engines.host, engines.pid, engines.workflows, engines.started_at
 
 -- name: enroll
--- Register an engine with the next epoch, and its first sign of life with it: it is never seen without.
+-- Register an engine with the next epoch, together with its first sign of life: nobody sees the engine without it.
 with enrolled as (
     insert into engines (id, epoch, alive, batch, host, pid, workflows, started_at)
     values (:id, nextval('epochs'), true, 0, :host, :pid, :workflows, :started_at)
@@ -145,14 +147,15 @@ select {engine_columns} from enrolled as engines
 select {server_time}
 
 -- name: beat
--- Signs of life of this store's engines, and their last batches. One that was marked dead has none to renew.
+-- Renew the signs of life of this store's engines, and return their last batches. An engine that was marked dead has
+-- none to renew.
 with renewed as (
     update heartbeats set beat_at = clock_timestamp() where engine_id = any(:ids::text[]) returning engine_id
 )
 select engines.id, engines.batch, {server_time} from renewed join engines on engines.id = renewed.engine_id
 
 -- name: end_beats
--- No sign of life any more.
+-- Delete signs of life.
 delete from heartbeats where engine_id = any(:ids::text[])
 
 -- name: engines
@@ -162,8 +165,8 @@ select {engine_columns} from engines order by epoch
 select {engine_columns} from engines where alive order by epoch
 
 -- name: is_needless
--- A dead engine that nobody needs to know of: it owns nothing, and what code it had a later one has too, so that whoever looks for
--- overdue runs knows of all code that there was.
+-- A dead engine that can be forgotten: it owns nothing, and a later engine has the same code. So an engine that looks
+-- for overdue runs still knows all code that there was.
 not old.alive and (
     old.workflows = '[]'
     or exists (
@@ -174,11 +177,11 @@ not old.alive and (
 and not exists (select 1 from runs where {active} and runs.owner = old.id)
 
 -- name: forget_engine
--- One that has signed off, if nobody needs to know of it.
+-- Forget an engine that has signed off, if it is not needed.
 delete from engines where id in (select old.id from engines as old where old.id = :id and {is_needless})
 
 -- name: note_ended
--- From now on they are dead for a while.
+-- Note when dead engines were first found dead. They are kept for a while from then on.
 update engines set ended_at = :at
 where id = any(array(
     select id from engines where not alive and ended_at is null limit :limit for update skip locked
@@ -198,11 +201,11 @@ select count(*) from gone
 select {engine_columns} from engines where id = :id
 
 -- name: fence
--- Holds the engine's row until the end of the transaction, so that whoever marks it dead waits for it.
+-- Lock the engine's row until the end of the transaction, so that an engine that marks it dead waits for it.
 select {engine_columns} from engines where id = :id for key share
 
 -- name: retire
--- The end of an engine, whose runs become nobody's; only active ones have an owner.
+-- Mark an engine dead and give up its runs. Only active runs have an owner.
 with gone as (update engines set alive = false where id = :id), sign as (delete from heartbeats where engine_id = :id)
 update runs set owner = null where {active} and owner = :id
 
@@ -210,25 +213,25 @@ update runs set owner = null where {active} and owner = :id
 select bury_v1()
 
 -- name: end_dead_steps
--- Transactions of steps of engines that are dead keep their locks until somebody ends them.
+-- End the step transactions of dead engines: they would keep their locks until somebody ends them.
 select end_dead_steps_v1()
 
 -- name: end_step
--- A transaction of a step that was lost on the way to it.
+-- End a step's transaction whose connection was lost.
 select end_step_v1(:run, :claim, :position)
 
 -- name: is_step_open
 select is_step_open_v1(:run, :claim, :position, :silence::interval)
 
 -- name: cut_off
--- End sessions of ours that rest amid a statement and so keep their locks. The server has no timeout for that: their
--- processes stand still between two messages of a request.
+-- End sessions of Perdure that are idle in the middle of a statement and so keep their locks. The server has no timeout
+-- for this: their processes are stopped between two messages of a request.
 select pg_terminate_backend(pid) from pg_stat_activity
 where datname = current_database() and usename = current_user and state = 'active' and wait_event = 'ClientRead'
     and application_name in ('perdure writer', 'perdure reader') and state_change < clock_timestamp() - :silence::interval
 
 -- name: commit_call
--- The entries come last: engines of an earlier Perdure have theirs among the writes, without digests.
+-- The entries come last. Engines of an earlier Perdure have them among the writes, without digests.
 write_journal_v1(
     commit_v1(
         :engine, :epoch, :number, :ended, :cleared, :dropped, :put,
@@ -244,22 +247,22 @@ write_journal_v1(
 -- name: commit
 select {commit_call}
 
--- name: stock
--- What a batch does to artifacts and tasks.
+-- name: artifacts_and_tasks
+-- The batch's changes to artifacts and tasks.
 row(
-    :stock_at::bigint, :chunks::chunk_v1[], :chunks_gone::text[], :artifacts::artifact_v1[], :archive::archive_v1[],
+    :artifacts_at::bigint, :chunks::chunk_v1[], :chunks_gone::text[], :artifacts::artifact_v1[], :archive::archive_v1[],
     :continued::text[], :fates::fate_v1[], :tasks::task_v1[], :answers::task_answer_v1[], :withdrawn::text[]
 )::stock_v1
 
--- name: commit_with_stock
-select write_stock_v1({commit_call}, {stock})
+-- name: commit_with_artifacts
+select write_stock_v1({commit_call}, {artifacts_and_tasks})
 
--- name: finish_stock
+-- name: finish_artifacts
 -- The last part of a batch that needed matching.
-select write_stock_v1(0, {stock})
+select write_stock_v1(0, {artifacts_and_tasks})
 
 -- name: cooperation
--- What a batch adds to messages and their events.
+-- The rows that a batch adds to messages and their events.
 row(
     :cooperation_at::bigint, :book::bigint, :messages::message_v1[], :message_events::message_event_v1[],
     :return_values::return_value_v1[], :seen::handler_v1[]
@@ -269,7 +272,7 @@ row(
 select write_cooperation_v1({commit_call}, {cooperation})
 
 -- name: commit_with_all
-select write_cooperation_v1(write_stock_v1({commit_call}, {stock}), {cooperation})
+select write_cooperation_v1(write_stock_v1({commit_call}, {artifacts_and_tasks}), {cooperation})
 
 -- name: finish_cooperation
 -- The last part of a batch that needed matching.
@@ -295,8 +298,8 @@ select finish_journal_v1(
 )
 
 -- name: surroundings
--- Asked on a connection of which nothing is known, and never fails: when its transaction began, whether the schema can
--- have runs started in it, and whether this user may do that.
+-- Checks a connection of which nothing is known, and never fails: when its transaction began, whether runs can be
+-- started in the schema, and whether this user may do that.
 select
     extract(epoch from transaction_timestamp())::text,
     exists (
@@ -314,44 +317,48 @@ select
     )
 
 -- name: start
--- Insert a run in the transaction of somebody else.
+-- Insert a run in a caller's transaction.
 select state, workflow, origin, input from start_v2(
     :engine, :began, :id, :workflow, :version, :model, :is_known, :tags, :deadline::bigint, :actor, :at::bigint, :input
 )
 
 -- name: emit
--- Insert a message and its runs in the transaction of somebody else.
+-- Insert a message and its runs in a caller's transaction.
 select state, scope from emit_v2(
     :engine, :began, :book::bigint, :root, :event_id, :emitted_at::bigint, :context, :message, :topic, :payload,
     :at::bigint, :actor, :run_ids::text[], :names::text[], :tags::text[], :inputs::text[]
 )
 
 -- name: there
--- Of these runs, those that are there for everybody to see.
+-- Of these runs, those that are committed.
 select id from runs where id = any(:ids::text[])
 
 -- name: expectations
--- What tells whether runs are as a batch expects them.
+-- The columns that show whether runs are as a batch expects them.
 select id, owner, version, claim from runs where id = any(:ids::text[])
 
 -- name: revisions
--- How many audit rows runs have: whether they have changed in what is no change of their version.
+-- How many audit rows runs have. It also shows changes that leave the version as it is.
 select id, revision from runs where id = any(:ids::text[])
 
 -- name: freed
--- What has won a position of these runs, and all that those of them still have that are over. The latter is said so that no plan
--- begins with all events that have won nothing.
+-- The events that have won these positions, or any position of these runs, and all events of those runs that are over.
+-- The latter is written so that no plan begins with all events that have won nothing.
+select {event_columns} from unnest(:run_ids::text[], :positions::text[]) as given (run_id, position)
+join events on events.run_id = given.run_id and events.position = given.position
+where events.position is not null
+union all
 select {event_columns} from events where position is not null and run_id = any(:ids::text[])
 union all
 select {event_columns} from events where run_id = any(:cleared::text[]) and (position || '') is null
 
 -- name: queue
--- What waits in the queue of a name.
+-- The events in the queue of a name.
 select {event_columns} from events
 where run_id is null and name = :name and number > :after and expires_at > :at order by number limit :limit
 
 -- name: shapes
--- By which fields waits for a name choose. Steps from shape to shape through the index.
+-- The sets of fields by which waits for a name choose. Steps from shape to shape through the index.
 with recursive shapes as (
     (
         select shape from waits where name = :name and kind = 'event' and due_at is null order by shape limit 1
@@ -367,7 +374,7 @@ with recursive shapes as (
 select shape from shapes where shape is not null
 
 -- name: waiting
--- Who waits for a name and chooses by exactly this, the longest waiting first.
+-- Waits for a name with exactly this filter, the longest waiting first.
 select {wait_columns} from waits
 where kind = 'event' and due_at is null and name = :name and shape = :shape
     and hashtextextended(filter, 0) = hashtextextended(:filter::text collate "C", 0) and filter = :filter::text
@@ -375,48 +382,48 @@ where kind = 'event' and due_at is null and name = :name and shape = :shape
 order by number limit :limit
 
 -- name: pending
--- How many wait in the queue of a name and have not expired, up to a number.
+-- How many events are in the queue of a name and have not expired, up to a limit.
 select count(*) from (
     select 1 from events where run_id is null and name = :name and consumed and expires_at > :at limit :limit
 ) as pending
 
 -- name: has_read
--- Which of these retained events a run has read or was given.
+-- Of these retained events, those that a run has read or was given.
 select event_id from event_reads where run_id = :run_id and event_id = any(:ids::text[])
 union select id from events where run_id is not null and run_id = :run_id and not consumed and id = any(:ids::text[])
 
 -- name: readers
--- Which of these runs have read a retained event or were given it.
+-- Of these runs, those that have read a retained event or were given it.
 select run_id from event_reads where event_id = :event_id and run_id = any(:ids::text[])
 union select run_id from events where run_id is not null and run_id = any(:ids::text[]) and id = :event_id
 
 -- name: born
--- The count when a run was created.
+-- The value of the sequence when a run was created.
 select born from runs where id = :run_id
 
 -- name: still_active
--- Which of these runs have not ended.
+-- Of these runs, those that have not ended.
 select runs.id from runs where runs.id = any(:ids::text[]) and {active}
 
 -- name: awaiting
--- Who waits for the end of a run.
+-- Waits for the ends of these runs.
 select {wait_columns} from waits where target is not null and due_at is null and target = any(:ids::text[])
 order by run_id, position, option
 
 -- name: kept
--- A retained event on its way, and how far it has come.
+-- A retained event that is being delivered, and how far it has been delivered.
 select {event_columns}, events.reached from events where reached is not null and id = :id
 
 -- name: spreading
 select id from events where reached is not null order by number
 
 -- name: events
--- What was sent to runs and given to them.
+-- Events that were sent or given to runs.
 select {event_columns} from events
 where run_id is not null and run_id = any(:ids::text[]) order by run_id, number
 
 -- name: queued_events
--- What waits for anybody.
+-- Events that any run may get.
 select {event_columns} from events
 where run_id is null and (:name::text is null or name = :name::text) order by number limit :limit
 
@@ -431,7 +438,8 @@ select id, name, value, fields, run_id, status, ended_at, consumed, at from dead
 select key, event_id from event_keys where key = any(:ids::text[])
 
 -- name: purge_events
--- What has expired, but for what has won a wait and what is on its way; who read the retained ones is forgotten with them.
+-- Delete expired events, except those that have won a wait and those that are still being delivered. Also forget which
+-- runs have read the retained ones.
 with gone as (
     delete from events where ctid = any(array(
         select ctid from events where position is null and expires_at <= :at and reached is null
@@ -458,42 +466,44 @@ select runs.id from runs
 where runs.parent_id is not null and runs.parent_id = any(:ids::text[]) and {found_active} and runs.bond <> 'detached' order by runs.created_at, runs.id
 
 -- name: stopped_children
--- The same, with those that were cancelled or rolled back.
+-- Active children that are not detached, and children that were cancelled or rolled back.
 select runs.id from runs
 where runs.parent_id is not null and runs.parent_id = any(:ids::text[]) and (runs.status || '') not in ('succeeded', 'failed')
 and runs.bond <> 'detached' order by runs.created_at, runs.id
 
 -- name: is_stray
--- A wait's run only waits, fits what is offered, and nobody has it: looked at one by one, in the order of the waits.
+-- The run of a wait is suspended, fits what is offered, and has no living owner. Runs are checked one by one, in the
+-- order of the waits.
 (
     select (runs.status || '') = 'suspended' and runs.hold_kind is null and {offered} and {forsaken}
     from runs where runs.id = waits.run_id
 )
 
 -- name: ripe_waits
--- Waiting runs, fitting what is offered, that nobody has and that are due before a time, the earliest first. A run is there
--- once for each of its waits.
+-- Suspended runs that fit what is offered, have no living owner and are due before a time, the earliest first. A run is
+-- listed once for each of its waits.
 select waits.run_id, waits.due_at from waits
 where waits.due_at is not null and waits.due_at < :before and {is_stray}
 order by waits.due_at limit :limit offset :offset
 
 -- name: is_held_alive
--- A held run that its deadline ends.
+-- A held run that its deadline can end.
 (runs.model = 'operation' or (runs.status || '') in ('created', 'running', 'suspended'))
 
 -- name: is_due
--- A run that its deadline concerns: nobody's code is needed to end one that is held.
+-- A run that its deadline concerns. Ending a held run needs no engine's code.
 case when runs.hold_kind is null then {offered} else {is_held_alive} end and {forsaken}
 
 -- name: ripe_deadlines
--- The same by their deadlines. A held run that goes forward is there too, and a held run of an operation on either way.
+-- Runs whose deadline is due before a time. A held run that goes forward is listed too, and a held run of an operation
+-- in either direction.
 select runs.id, runs.deadline from runs
 where runs.deadline is not null and {active} and runs.deadline < :before
     and {is_due}
 order by runs.deadline limit :limit
 
 -- name: all_owners
--- Everybody who owns an active run. Steps from owner to owner through the index instead of reading every run.
+-- All owners of active runs. Steps from owner to owner through the index instead of reading every run.
 recursive owners as (
     (
         select runs.owner from runs where {active} and runs.owner is not null order by runs.owner limit 1
@@ -506,7 +516,7 @@ recursive owners as (
 )
 
 -- name: is_dead
--- Whoever owns something and is not a living engine.
+-- An owner that is not a living engine.
 not exists (select 1 from engines where engines.id = owners.owner and engines.alive)
 
 -- name: owners
@@ -514,8 +524,8 @@ with {all_owners}
 select owner from owners where owner is not null and {is_dead}
 
 -- name: claimable
--- The oldest runs that nobody has and that do not just wait, without those held: one short walk through the index for each
--- offer, which is why all its columns are in the order. Those that somebody else is just taking are passed over.
+-- The oldest runs without an owner, without suspended and held ones. This is one short walk through the index for each
+-- offer, which is why all columns of the index are in the order. Runs that another engine is just claiming are skipped.
 select found.created_at, found.id, false as is_orphaned
 from {offers}
 cross join lateral (
@@ -526,7 +536,7 @@ cross join lateral (
 ) as found
 
 -- name: claimable_orphans
--- The same of those that these owners have.
+-- The same for the runs of these owners.
 select found.created_at, found.id, true as is_orphaned
 from unnest(:owners::text[]) as dead (owner)
 cross join {offers}
@@ -537,8 +547,8 @@ cross join lateral (
 ) as found
 
 -- name: blocked
--- Blocked with other code than what is offered, and nobody alive has it: see kernel/fingerprints.py. An offer without a fingerprint
--- is other code.
+-- A run without a living owner that is blocked with other code than the offered one: see kernel/fingerprints.py. An
+-- offer without a fingerprint is other code.
 runs.hold_kind is not null and runs.hold_kind = 'blocked' and {found_active} and {forsaken} and exists (
     select 1 from {offers} where {fits} and runs.hold_fingerprint <> ''
         and position(' ' || offer.fingerprint || ' ' in ' ' || runs.hold_fingerprint || ' ') = 0
@@ -554,16 +564,16 @@ order by runs.created_at, runs.id limit :limit for update of runs skip locked
 update runs set owner = :owner, claim = claim + 1 where id = any(:ids::text[])
 
 -- name: put_models
--- What runs are, once that is known.
+-- The models of runs, once they are known.
 update runs set model = new.model
 from unnest(:ids::text[], :models::text[]) as new (id, model) where runs.id = new.id
 
 -- name: runs
--- Runs by id, and whether the owner of each is no living engine.
+-- Runs by id, and whether each has no living owner.
 select {run_columns}, runs.owner is not null and {forsaken} from runs where runs.id = any(:ids::text[])
 
 -- name: set_aside
--- Hold a run that is damaged.
+-- Hold a damaged run.
 with held as (
     update runs set
         owner = null, hold_kind = :kind, hold_fingerprint = '', hold = :hold, revision = runs.revision + 1
@@ -577,11 +587,11 @@ with held as (
 select 1 from held
 
 -- name: waits
--- What runs wait for.
+-- The waits of runs.
 select {wait_columns} from waits where run_id = any(:ids::text[]) order by run_id, position, option
 
 -- name: staged
--- What is staged for runs, in the order of the fields of kernel.records.Staged.
+-- Staged results of runs, in the order of the fields of kernel.records.Staged.
 select run_id, position, name, claim, attempt, value, started_at, at from staged
 where run_id = any(:ids::text[]) order by run_id, position
 
@@ -599,7 +609,7 @@ select run_id, seq, position, kind, name, value, failure, attempts, started_at, 
 from journal where run_id = any(:ids::text[]) order by run_id, seq
 
 -- name: archived
--- Entries set aside by retries, with their attempt first.
+-- Entries that retries have archived, with their attempt first.
 select attempt, run_id, seq, position, kind, name, value, failure, attempts, started_at, at, digest
 from journal_archive where run_id = :run_id order by attempt, seq
 
@@ -613,7 +623,8 @@ select run_id, seq, version, was, became, cause, actor, details, at from audit
 where run_id = any(:ids::text[]) order by run_id, seq
 
 -- name: changed_runs
--- Runs that may have audit rows from a time on, by id. Setting a run aside is audited, and leaves its time as it was.
+-- Runs that may have audit rows from a time on, by id. Holding a damaged run is audited, but leaves the run's time as
+-- it was.
 select id, workflow from runs
 where id > :after::text and (updated_at >= :since::bigint or hold_kind is not null)
 order by id limit :limit
@@ -622,13 +633,13 @@ order by id limit :limit
 select status from runs where id = :run_id
 
 -- name: published
--- What a run shows, under one key or all, in the order of the fields of kernel.records.PublishedValue.
+-- Values that a run has published, under one key or all, in the order of the fields of kernel.records.PublishedValue.
 select run_id, key, value, at from published
 where run_id = :run_id and (:key::text is null or key = :key::text) order by key
 
 -- name: stream
--- Items of a stream, in the order of the fields of kernel.records.StreamItem; a page ends with the item that makes it too
--- large.
+-- Items of a stream, in the order of the fields of kernel.records.StreamItem. A page ends with the item that makes it
+-- too large.
 select run_id, stream, "offset", value, at, position, attempt from (
     select *, sum(length(value)) over (order by "offset" rows between unbounded preceding and 1 preceding) as before from (
         select * from stream_items
@@ -638,7 +649,7 @@ select run_id, stream, "offset", value, at, position, attempt from (
 where before is null or before < :chars_max order by "offset"
 
 -- name: streams
--- The names of a run's streams, and how long each is. Steps from name to name through the key instead of reading items.
+-- The names of a run's streams, and their lengths. Steps from name to name through the key instead of reading items.
 with recursive names (stream) as (
     select min(stream) from stream_items where run_id = :run_id
     union all
@@ -651,12 +662,12 @@ select
 from names where names.stream is not null order by names.stream
 
 -- name: post
--- Leave mail, unless its slot shows that it was left before: then 0.
+-- Store a mail, unless its slot shows that it was stored before. Returns 0 in that case.
 select post_v1(array[row(:run_id, :sender, :slot, :op, :at)::mail_v1])
 
 -- name: addressed
--- Mail that an engine may answer, beside its run, if that is there. Mail is consumed soon, so it is the mail that is gone
--- through, not the runs.
+-- Mail that an engine may answer, joined with its run, if that exists. Mail is consumed soon, so the query reads the
+-- mail, not the runs.
 from mail left join runs on runs.id = mail.run_id where (runs.owner = :engine_id or {forsaken})
 
 -- name: mail
@@ -664,7 +675,8 @@ from mail left join runs on runs.id = mail.run_id where (runs.owner = :engine_id
 select mail.id, mail.run_id, mail.sender, coalesce(mail.slot, ''), mail.op, mail.at {addressed} order by mail.id limit :limit
 
 -- name: look
--- Whether there is mail for an engine, an engine without a sign of life, a run that could go on, a blocked run that code may fit.
+-- Whether there is mail for an engine, an engine without a sign of life, a run that could go on, a blocked run that
+-- code may fit.
 select
     exists (select 1 {addressed}),
     exists (
@@ -695,7 +707,7 @@ select
     exists (select 1 from runs where {blocked})
 
 -- name: replies
--- The answers in these slots.
+-- The replies in these slots.
 select slot, reply from mail_replies where slot = any(:slots::text[])
 
 -- name: delete_replies
@@ -703,7 +715,7 @@ select slot, reply from mail_replies where slot = any(:slots::text[])
 delete from mail_replies where slot = any(:slots::text[])
 
 -- name: purge_replies
--- Forget answers that nobody came for.
+-- Delete replies that nobody has read.
 with gone as (
     delete from mail_replies where slot in (
         select slot from mail_replies where at < :before limit :limit for update skip locked
@@ -713,11 +725,11 @@ with gone as (
 select count(*) from gone
 
 -- name: mail_there
--- Of these mails, those that are still there.
+-- Of these mails, those that still exist.
 select id from mail where id = any(:ids::bigint[])
 
 -- name: filters
--- The conditions of a RunFilter but for the cursor; null stands for a condition that was not given.
+-- The conditions of a RunFilter except the cursor. Null stands for a condition that was not given.
 (:workflow::text is null or runs.workflow = :workflow::text)
 and (:statuses::text[] is null or runs.status = any(:statuses::text[]))
 and (:hold::text is null or runs.hold_kind = :hold::text)
@@ -725,18 +737,18 @@ and (:parent_id::text is null or runs.parent_id = :parent_id::text)
 and (:tags::text is null or runs.tags::jsonb @> :tags::text::jsonb)
 
 -- name: window
--- From the cursor on, in the order that every index for listings has.
+-- Runs from the cursor on, in the order of every index for listings.
 runs.created_at >= :created_from and (runs.created_at, runs.id) < (:before_at, :before_id)
 
 -- name: by_parent
--- Where a listing finds its runs: each is one of these and the filters, of several statuses one for each.
+-- The starting points of listings. Each listing is one of these with the filters, once for each status.
 from runs where runs.parent_id = :parent_id::text and {window}
 
 -- name: by_hold
 from runs where runs.hold_kind = :hold::text and {window}
 
 -- name: by_tag
--- One of the tags finds the runs, the filters check the others.
+-- One tag finds the runs. The filters check the other tags.
 from run_tags as found join runs on runs.id = found.run_id
 where found.key = :tag_key and found.value = :tag_value and found.created_at >= :created_from
     and (found.created_at, found.run_id) < (:before_at, :before_id)
@@ -748,7 +760,7 @@ from runs where runs.workflow = :workflow::text and runs.status = :status::text 
 from runs where runs.status = :status::text and {window}
 
 -- name: tally
--- How many runs have a status and were created between two times, of each up to a limit: a walk in the index.
+-- How many runs have a status and were created between two times, up to a limit for each status. Reads the index only.
 select found.count
 from unnest(:statuses::text[], :begins::bigint[], :ends::bigint[]) with ordinality as cell (status, begins, ends, number)
 cross join lateral (
@@ -767,7 +779,7 @@ order by created_at desc, id desc limit :limit
 order by found.created_at desc, found.run_id desc limit :limit
 
 -- name: hint
--- Tell these engines, those that own these runs, and all engines if nobody does, that there may be news.
+-- Notify these engines, the owners of these runs, and all engines if a run has no owner, that there may be work.
 select pg_notify(:channel, who) from (
     select case when octet_length(runs.owner) < 4000 then runs.owner else '*' end as who
     from unnest(:run_ids::text[]) as wanted (id) left join runs on runs.id = wanted.id

@@ -19,13 +19,16 @@ _EVENT_RUN_AT: Final = Event.__struct_fields__.index("run_id")
 
 
 async def fetch(connection: Connection, query: str, **variables: Any) -> Sequence[Sequence[Any]]:
-    """The rows of a named query."""
+    """Return the rows of a named query."""
     named = QUERIES[query]
     return await connection.fetch(named.sql, *named.arguments(variables))
 
 
-async def ripe_waits(connection: Connection, wanted: Mapping[str, Any], limit: int) -> list[tuple[int, str, bool]]:
-    """Page by page, since a run can have many waits and is told once."""
+async def due_waits(connection: Connection, wanted: Mapping[str, Any], limit: int) -> list[tuple[int, str, bool]]:
+    """Return the runs whose waits are due.
+
+    Waits are read page by page, since a run can have many waits but is listed once.
+    """
     found: dict[str, int] = {}
     offset = 0
     while limit:
@@ -39,20 +42,20 @@ async def ripe_waits(connection: Connection, wanted: Mapping[str, Any], limit: i
 
 
 async def load_now(connection: Connection, ids: Sequence[str]) -> list[LoadedRun]:
-    waits, events = await _boxes(connection, ids)
+    waits, events = await _mailboxes(connection, ids)
     rows = await fetch(connection, "runs", ids=[*ids])
     return [loaded(run_of(row), waits, events, forsaken=row[-1]) for row in rows]
 
 
-async def boxes_now(
+async def mailboxes_now(
     connection: Connection, ids: Sequence[str]
 ) -> list[tuple[str, tuple[Wait, ...], tuple[Event, ...]]]:
-    """What runs wait for, and what was sent or given to them."""
-    waits, events = await _boxes(connection, ids)
+    """Return the waits of runs, and the events that were sent or given to these runs."""
+    waits, events = await _mailboxes(connection, ids)
     return [(run_id, waits.of(run_id), events.of(run_id)) for run_id in ids]
 
 
-async def _boxes(connection: Connection, ids: Sequence[str]) -> tuple[Readings[Wait], Readings[Event]]:
+async def _mailboxes(connection: Connection, ids: Sequence[str]) -> tuple[Readings[Wait], Readings[Event]]:
     waits, events = Readings(wait_of), Readings(event_of)
     for row in await fetch(connection, "waits", ids=[*ids]):
         waits.add(row[0], row)
@@ -62,7 +65,7 @@ async def _boxes(connection: Connection, ids: Sequence[str]) -> tuple[Readings[W
 
 
 async def journal(connection: Connection, run_id: str) -> tuple[str, list[Entry]]:
-    """For people. Raises RunNotFound."""
+    """Return a run's input and journal, for people. Raises RunNotFound."""
     inputs = await fetch(connection, "inputs", ids=[run_id])
     entries = [shown_entry_of(row) for row in await fetch(connection, "journals", ids=[run_id])]
     if not inputs:
@@ -75,7 +78,10 @@ async def journals(connection: Connection, ids: Sequence[str]) -> dict[str, Jour
 
 
 async def load_whole(connection: Connection, ids: Sequence[str]) -> dict[str, tuple[LoadedRun, Journal]]:
-    """Without a snapshot, which would cost two requests more: journals are read after their runs."""
+    """Load runs with their journals.
+
+    Without a snapshot, which would cost two more requests: journals are read after their runs.
+    """
     found = {one.run.id: one for one in await load_now(connection, ids)}
     whole = await _journals(connection, [*found], {run_id: one.waits for run_id, one in found.items()})
     return {run_id: (found[run_id], journal) for run_id, journal in whole.items()}
@@ -114,10 +120,10 @@ async def status(connection: Connection, run_id: str) -> str:
 
 
 class Snapshot:
-    """Several reads of one state of the database, on a connection that is taken for them."""
+    """Several reads of one state of the database, on one connection."""
 
     def __init__(self, lane: AbstractAsyncContextManager[Connection], settings: str = "") -> None:
-        """With statements that set something for these reads alone."""
+        """Take the connection from `lane`. The statements in `settings` apply to these reads alone."""
         self._lane = lane
         self._begin = f"begin isolation level repeatable read read only; {settings}"
         self._connection: Connection

@@ -1,5 +1,8 @@
-"""Users instead of one: an owner that makes and changes the tables, one for engines that only uses them, and one for
-callers that starts runs in transactions of its own and can do nothing else."""
+"""Three database roles instead of one.
+
+An owner creates and changes the tables. A role for engines only uses them. A role for callers starts runs in
+transactions of its own, and can do nothing else.
+"""
 
 from __future__ import annotations
 
@@ -20,29 +23,33 @@ _CALLER_GRANTS: Final = Path(__file__).with_name("caller_grants.sql").read_text(
 
 
 def grants(role: str, schema: str = "perdure") -> str:
-    """The SQL that gives a role all that an engine needs, and nothing else. It may be done again at any time."""
+    """Return the SQL that gives a role all that an engine needs, and nothing else. It can be repeated at any time."""
     return _GRANTS.format(schema=_quoted(schema), role=_quoted(role))
 
 
 def caller_grants(role: str, schema: str = "perdure") -> str:
-    """The SQL that lets a role start runs and emit messages in transactions of its own (`connection=`), and takes every
-    other right in the schema from it. It may be done again at any time."""
+    """Return the SQL that lets a role start runs and emit messages in transactions of its own (`connection=`).
+
+    It takes every other right in the schema from the role. It can be repeated at any time.
+    """
     return _CALLER_GRANTS.format(schema=_quoted(schema), role=_quoted(role))
 
 
 async def upgrade(url: str, *, runtime_role: str | None = None, caller_role: str | None = None) -> None:
-    """As the owner of the schema: make it or bring it up to date, and grant one role all that an engine needs, another
-    one only what `start(connection=…)` and `emit(connection=…)` need.
+    """Create the schema or bring it up to date, and grant rights. Call it as the owner of the schema.
 
-    Engines do the first by themselves if they connect as the owner. Those that do not need this before they start, and
-    after each new version of Perdure; it may be done again at any time. A crash leaves whole migrations, and the rights
+    `runtime_role` gets all that an engine needs. `caller_role` gets only what `start(connection=…)` and
+    `emit(connection=…)` need.
+
+    Engines that connect as the owner upgrade the schema themselves. Other engines need this before they start, and
+    after each new version of Perdure. It can be repeated at any time. A crash leaves whole migrations, and the rights
     as they were. Raises Misuse, StoreBusy, StoreBroken, SchemaTooNew.
     """
     address = parse(url)
     if runtime_role is not None and runtime_role == caller_role:
         raise Misuse(
-            f"the role {runtime_role!r} cannot be both: a role for engines may start runs in transactions of its own, "
-            "and caller_role= would take its other rights"
+            f"the role {runtime_role!r} cannot be both: a role for engines may start runs in its own transactions,"
+            " and caller_role= would take its other rights"
         )
     try:
         connection = await connect(address.direct, "migration", patient=True)
@@ -60,8 +67,10 @@ async def upgrade(url: str, *, runtime_role: str | None = None, caller_role: str
 
 
 async def schema_version(url: str) -> int | None:
-    """The version of what is there, 0 for an empty schema, None for none at all; changes nothing. Raises Misuse,
-    StoreBusy, StoreBroken, SchemaTooNew."""
+    """Return the version of the schema: 0 if it is empty, None if there is none.
+
+    Changes nothing. Raises Misuse, StoreBusy, StoreBroken, SchemaTooNew.
+    """
     address = parse(url)
     try:
         connection = await connect(address.direct, "look")
@@ -74,8 +83,10 @@ async def schema_version(url: str) -> int | None:
 
 
 async def lacking(url: str) -> list[str]:
-    """What a store needs and lacks for this user: tables, or rights on them, in words; changes nothing. Raises as
-    `schema_version`."""
+    """Return, in words, what a store needs and this user lacks: tables, or rights on tables.
+
+    Changes nothing. Raises the same errors as `schema_version`.
+    """
     address = parse(url)
     query = QUERIES["lacking"]
     try:

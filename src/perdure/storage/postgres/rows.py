@@ -55,7 +55,10 @@ def json_text(value: object) -> str:
 
 
 def new_run(write: RunWrite, base: int | None) -> Row:
-    """`base` is what the batch's numbers are counted from; None: it has none."""
+    """Return the row of a new run.
+
+    `base` is the number that the batch's numbers are counted from; None if the batch has no numbers.
+    """
     run = write.run
     outcome = write.outcome or Outcome()
     fixed = (run.id, run.workflow, run.model, run.parent_id, run.bond, run.created_at)
@@ -72,7 +75,7 @@ def changed_run(write: RunWrite) -> Row:
 
 
 def _changing(run: Run) -> Row:
-    """The columns that an update writes; a run's model, parent and time of creation never change."""
+    """Return the columns that an update writes. A run's model, parent and creation time never change."""
     hold = run.hold
     return (
         run.workflow_version,
@@ -152,7 +155,7 @@ def published_row(value: PublishedValue) -> Row:
 
 
 def stream_item_rows(items: Iterable[StreamItem]) -> list[Row]:
-    """Of what has a mark and comes twice in a batch, the first counts."""
+    """Return the rows of stream items. If a mark occurs twice in a batch, the first item counts."""
     said: set[tuple[str, tuple[int, int]]] = set()
     rows: list[Row] = []
     for item in items:
@@ -170,7 +173,7 @@ def stream_item_rows(items: Iterable[StreamItem]) -> list[Row]:
 
 
 def run_of(row: Sequence[Any]) -> Run:
-    """A run. One whose row is damaged has a hold that says so."""
+    """Convert a row to a run. If the row is damaged, the run has a hold that says so."""
     values = dict(zip(_RUN_FIELDS, row, strict=False))
     values["tags"] = decoded(_decode_tags, row[_TAGS_AT])
     values["hold"] = None if row[_HOLD_AT] is None else decoded(_decode_hold, row[_HOLD_AT])
@@ -183,34 +186,34 @@ def stored_run_of(row: Sequence[Any]) -> StoredRun:
 
 
 def entry_of(row: Sequence[Any]) -> Entry:
-    """An entry to go on with. Raises RowDamaged."""
+    """Convert a row to an entry that a run resumes with. Raises RowDamaged."""
     return record_of(Entry, dict(zip(Entry.__struct_fields__, row, strict=True)), row)
 
 
 def shown_entry_of(row: Sequence[Any], table: str = "journal") -> Entry:
-    """An entry for people. One whose row is damaged has a failure that says so."""
+    """Convert a row to an entry, for people. If the row is damaged, the entry has a failure that says so."""
     return shown_entry(dict(zip(Entry.__struct_fields__, row, strict=True)), row, table)
 
 
 def wait_of(row: Sequence[Any]) -> Wait:
-    """Raises RowDamaged."""
+    """Convert a row to a wait. Raises RowDamaged."""
     values = dict(zip(Wait.__struct_fields__, row, strict=True))
     values["where"] = decoded(_decode_where, values["where"]) if values["where"] else ()
     return record_of(Wait, values, row)
 
 
 def staged_of(row: Sequence[Any]) -> Staged:
-    """Raises RowDamaged."""
+    """Convert a row to a staged result. Raises RowDamaged."""
     return record_of(Staged, dict(zip(Staged.__struct_fields__, row, strict=True)), row)
 
 
 def event_of(row: Sequence[Any]) -> Event:
-    """An event to go on with. Raises RowDamaged."""
+    """Convert a row to an event that a run resumes with. Raises RowDamaged."""
     return record_of(Event, _event_values(row), row)
 
 
 def shown_event_of(row: Sequence[Any]) -> Event:
-    """An event for people."""
+    """Convert a row to an event, for people."""
     return shown(Event, _event_values(row), row)
 
 
@@ -219,7 +222,7 @@ def _event_values(row: Sequence[Any]) -> dict[str, Any]:
 
 
 def letter_of(row: Sequence[Any]) -> DeadLetter:
-    """A dead letter. One whose row is damaged has a status that says so."""
+    """Convert a row to a dead letter. If the row is damaged, its status says so."""
     return shown_letter(_with_fields(dict(zip(DeadLetter.__struct_fields__, row, strict=True))), row)
 
 
@@ -233,12 +236,12 @@ def audit_of(row: Sequence[Any]) -> Audit:
 
 
 def published_of(row: Sequence[Any]) -> PublishedValue:
-    """Raises RowDamaged."""
+    """Convert a row to a published value. Raises RowDamaged."""
     return record_of(PublishedValue, dict(zip(PublishedValue.__struct_fields__, row, strict=False)), row)
 
 
 def stream_item_of(row: Sequence[Any]) -> StreamItem:
-    """Raises RowDamaged."""
+    """Convert a row to a stream item. Raises RowDamaged."""
     return record_of(StreamItem, dict(zip(StreamItem.__struct_fields__, row, strict=False)), row)
 
 
@@ -254,3 +257,8 @@ def engine_of(row: Sequence[Any]) -> Engine:
     values = dict(zip(Engine.__struct_fields__, row, strict=True))
     values["workflows"] = decoded(_decode_names, values["workflows"])
     return shown(Engine, values, row)
+
+
+def pair_of(row: Sequence[Any]) -> tuple[str, str]:
+    key, value = row
+    return key, value

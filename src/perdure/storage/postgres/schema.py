@@ -1,4 +1,4 @@
-"""The tables: which version a schema has, and bringing it up to date."""
+"""The tables: which version a schema has, and the migrations that bring it up to date."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ TABLES: Final = frozenset(
 
 
 async def migrate(connection: Connection, schema: str) -> None:
-    """Make the schema if there is none, and apply the migrations that it lacks, each in a transaction of its own.
+    """Create the schema if there is none, and apply the migrations that it lacks, each in a transaction of its own.
 
-    Safe with other processes: whoever gets the lock second finds the work done. A crash leaves whole migrations.
-    Raises SchemaTooNew, and StoreBroken if somebody else's tables are there, or if this user may not do it.
+    Safe with other processes: the process that gets the lock second finds the work done. A crash leaves whole
+    migrations. Raises SchemaTooNew. Raises StoreBroken if somebody else's tables are there, or if this user lacks the
+    rights.
     """
     version = await inspect(connection, schema)
     if version == SCHEMA_VERSION:
@@ -64,7 +65,10 @@ async def _apply(connection: Connection, schema: str) -> None:
 
 
 async def inspect(connection: Connection, schema: str) -> int | None:
-    """The version of what is there; 0 for an empty schema, None for none at all."""
+    """Return the version of the schema: 0 if it is empty, None if there is none.
+
+    Raises SchemaTooNew, StoreBroken.
+    """
     if not await connection.fetchval("select exists (select 1 from pg_namespace where nspname = $1)", schema):
         return None
     tables = await connection.fetch("select tablename from pg_tables where schemaname = $1", schema)

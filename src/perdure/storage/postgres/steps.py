@@ -1,11 +1,11 @@
-"""Transactional steps: what a step writes to tables of its own, and what it came to, in one transaction.
+"""Transactional steps: a step's writes to its own tables, and its result, in one transaction.
 
-Each has a connection to itself for as long as it runs; there are a few, and others wait for their turn. Before the body
-begins, the transaction checks that the run is still this engine's. At the end it checks again, with locks: so the run's
-row is locked for no longer than a commit takes, however long the step does.
+Each step has a connection to itself while it runs. There are only a few connections, and other steps wait for their
+turn. Before the body begins, the transaction checks that the run is still this engine's. At the end it checks again,
+with locks. So the run's row is locked only for as long as a commit takes, however long the step takes.
 
-A step that fails because the connection broke, because the server had no space, or because of another transaction, has
-not failed: that is StoreBusy. A session that was lost and that the server still has open is ended.
+A step does not fail if the connection breaks, if the server has no space, or because of another transaction: that is
+StoreBusy. If a session was lost and the server still has it open, it is ended.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ from perdure.storage.postgres.liveness import SignsOfLife
 from perdure.storage.postgres.reads import fetch
 from perdure.storage.postgres.rows import staged_of
 
-LANES: Final = 4  # transactional steps that run at once, each on a connection; opened as they are needed
+LANES: Final = 4  # transactional steps that run at once, each on a connection, which is opened when needed
 
 _DEAD = 1
 _LOST = 2
 _BUSY = 4
-_ANSWER_SHARE: Final = 0.8  # of the lease: so long an answer to a statement of our own may take,
-_ANSWER_MIN_S: Final = 5.0  # and never less, since some wait for locks
+_ANSWER_SHARE: Final = 0.8  # the share of the lease that an answer to the store's own statements may take,
+_ANSWER_MIN_S: Final = 5.0  # and the least time for it, since some statements wait for locks
 
-# What would take the connection away from the store.
+# Methods that would take the connection away from the store.
 _REFUSED: Final = frozenset({"close", "terminate", "reset", "add_listener", "add_termination_listener"})
 
 
@@ -66,12 +66,12 @@ Body = Callable[[Any], Awaitable[Staged]]
 
 
 class StepConnection:
-    """The connection that a step has: asyncpg's, but for what would end it. Works until the step ends."""
+    """The connection that a step gets: asyncpg's, without what would end it. It works until the step ends."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection: Connection | None = connection
         self.watched = connection
-        self._faults: list[BaseException] = []  # of the server, not of a statement
+        self._faults: list[BaseException] = []  # errors of the server, not of a statement
         self._used_at = time.monotonic()
         self._lost_at: float | None = None
         connection.add_query_logger(self._note_query)
@@ -87,7 +87,7 @@ class StepConnection:
         return getattr(self._connection, name)
 
     async def has_store_failed(self) -> bool:
-        """Whether the connection, or the server, failed under the step so far."""
+        """Whether the connection, or the server, has failed during the step so far."""
         if self._connection is None or self._connection.is_closed():
             return True
         try:
@@ -98,7 +98,8 @@ class StepConnection:
         return bool(self._faults)
 
     async def fault(self, *, works: bool) -> BaseException | None:
-        """After the rollback: why the step is not to blame for its failure, or None if it is."""
+        """Return, after the rollback, the error of the store that made the step fail. None if the failure is the step's
+        own."""
         if not works:
             return ConnectionError("the connection broke during the step")
         for fault in self._faults:
@@ -107,17 +108,19 @@ class StepConnection:
         return None
 
     def has_rested(self, limit_s: float) -> bool:
-        """Whether the server ended the session because the step left it idle for too long. The driver does not say why
-        the server ends an idle session, so this goes by the time."""
+        """Whether the server ended the session because the step left it idle for too long.
+
+        The driver does not report why the server ends an idle session, so this is judged by the time.
+        """
         lost_at = time.monotonic() if self._lost_at is None else self._lost_at
         return lost_at - self._used_at >= limit_s
 
     def close_to_step(self) -> None:
-        """The step has ended: whatever it left behind cannot use the connection."""
+        """Close the connection to the step, which has ended: nothing that it left behind can use the connection."""
         self._connection = None
 
     def end(self) -> None:
-        """The transaction has ended: what happens to the connection is of no matter any more."""
+        """Stop watching the connection: the transaction has ended, so errors no longer matter."""
         self.watched.remove_query_logger(self._note_query)
         self.watched.remove_termination_listener(self._note_loss)
 
@@ -131,7 +134,7 @@ class StepConnection:
 
 
 async def _refuses_writes(connection: Connection) -> bool:
-    """Whether the server takes no writes from anybody, and not only none in a transaction that was set so."""
+    """Whether the server accepts no writes at all. False if only this transaction was set to read-only."""
     question = "select pg_is_in_recovery() or current_setting('default_transaction_read_only')::boolean"
     try:
         return bool(await connection.fetchval(question))
@@ -140,7 +143,7 @@ async def _refuses_writes(connection: Connection) -> bool:
 
 
 class _BodyFailed(Exception):
-    """The step itself raised; all that it wrote is rolled back."""
+    """The step itself raised. All its writes are rolled back."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()
@@ -148,11 +151,11 @@ class _BodyFailed(Exception):
 
 
 class StepTransactions:
-    """Bodies of steps, each in its transaction."""
+    """Runs the bodies of steps, each in its transaction."""
 
     def __init__(self, address: Address, others: Lanes, signs: SignsOfLife) -> None:
-        """`others` are connections to ask about transactions that this one has lost."""
-        # The schema's name was checked when the URL was read; the functions themselves know where they belong.
+        """Use `others` to ask the server about transactions whose connection was lost."""
+        # The schema's name was checked when the URL was parsed. The functions themselves know their schema.
         self._entering = f'select state, (entry).* from "{address.schema}".enter_step_v2($1, $2, $3, $4, $5, $6)'  # noqa: S608
         self._staging = f'select "{address.schema}".stage_v2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)'
         self._silence_ms = str(max(1, int(address.silence_s * 1000)))
@@ -166,7 +169,7 @@ class StepTransactions:
         self._alone: WeakValueDictionary[tuple[str, int, str], asyncio.Lock] = WeakValueDictionary()
 
     async def transact(self, place: StepPlace, body: Body) -> Staged:
-        """As the port says. Raises what the body raises as it is."""
+        """Run a step's body in a transaction, as the port says. Raises the body's own errors unchanged."""
         key = (place.run_id, place.claim, place.position)
         alone = self._alone.get(key)
         if alone is None:
@@ -175,8 +178,8 @@ class StepTransactions:
             try:
                 return await self._in_turn(place, body)
             except (StoreBusy, OutcomeUnknown):
-                # The server may not know that the connection is lost. Without a connection of ours: a session that
-                # stays open keeps its locks, and all of ours may be waiting for these.
+                # The server may not know that the connection is lost. This does not wait for a connection of ours: an
+                # open session keeps its locks, and all of our connections may be waiting for them.
                 with suppress(StoreError):
                     await self._ask_others("end_step", place)
                 raise
@@ -200,13 +203,14 @@ class StepTransactions:
                     connection.terminate()
                 is_ours = isinstance(error, (PerdureError, *FAULTS)) or not isinstance(error, Exception)
                 if not is_ours and connection.is_closed():
-                    # It was cut between two messages of one request, and the driver looks for what it has put away.
+                    # The connection was cut between two messages of one request, and the driver uses an attribute that
+                    # it has cleared.
                     raise asyncpg.ConnectionDoesNotExistError("the connection was cut during a request") from error
                 await self._clean(connection)
                 raise
             await self._clean(connection)
         if staged is None:
-            raise failure or EngineBug("a transaction came to nothing")
+            raise failure or EngineBug("a step's transaction gave neither a result nor an error")
         return staged
 
     async def close(self) -> None:
@@ -217,7 +221,7 @@ class StepTransactions:
 
     @contextmanager
     def _in_time(self, connection: Connection) -> Generator[None]:
-        """For statements of our own: an answer that does not come means that the connection is lost."""
+        """Limit the time of the store's own statements: a missing answer means that the connection is lost."""
         guard = asyncio.get_running_loop().call_later(self._answer_s, connection.terminate)
         try:
             yield
@@ -256,7 +260,10 @@ class StepTransactions:
         return staged
 
     async def _enter(self, connection: Connection, place: StepPlace, mark: str) -> Staged | None:
-        """Check whose run it is; what is staged for the step, if anything. Raises Fenced, CommitConflict, StoreBusy."""
+        """Check that the run is still this engine's. Returns what is staged for the step already, if anything.
+
+        Raises Fenced, CommitConflict, StoreBusy.
+        """
         with self._in_time(connection):
             row = await connection.fetchrow(
                 self._entering, place.engine_id, place.epoch, place.run_id, place.claim, place.position, mark
@@ -268,7 +275,7 @@ class StepTransactions:
         if row[1] is not None:
             return staged_of(row[1:])
         if not self._signs.is_lasting():
-            # Perhaps the process stood still while the answer was on its way.
+            # The process may have been stopped while the answer was on its way.
             async with self._others.use() as other:
                 await self._signs.renew(other)
             if not self._signs.is_lasting():
@@ -299,7 +306,7 @@ class StepTransactions:
             guard.close_to_step()
 
     async def _watch(self, connection: Connection, place: StepPlace) -> None:
-        """Cut the connection if the server has no such transaction any more: an answer on it would never come."""
+        """Cut the connection if the server no longer has the transaction: an answer on it would never come."""
         while True:
             await asyncio.sleep(self._silence_s)
             with suppress(StoreError):
@@ -308,7 +315,7 @@ class StepTransactions:
                     return
 
     async def _check(self, guard: StepConnection, place: StepPlace, error: Exception, *, works: bool) -> None:
-        """Raise StoreBusy if the step failed because of the store; else the failure is its own."""
+        """Raise StoreBusy if the step failed because of the store. Otherwise the failure is the step's own."""
         with self._in_time(guard.watched):
             fault = await guard.fault(works=works)
         if fault is None:
@@ -331,16 +338,17 @@ class StepTransactions:
                     self._staging, self._silence_ms, place.engine_id, place.epoch, mark, *astuple(staged)
                 )
         except Exception as error:
-            # The step has let the transaction rest for too long, or has left a statement under way, or it has caught
-            # the error of a statement and gone on as if nothing had been: that is the step's failure. If the connection
-            # broke under it, that is found out with the rollback.
+            # The step's own failure: it left the transaction idle for too long, or left a statement under way, or
+            # caught the error of a statement and went on. If the connection broke under it, the rollback finds that
+            # out.
             if is_lost(error) or isinstance(error, asyncpg.InFailedSQLTransactionError):
                 raise _BodyFailed(error) from error
             raise
         return state
 
     async def _roll_back(self, connection: Connection, transaction: Transaction) -> bool:
-        """Or cut the connection: then the server does it. Whether the connection had not been lost before."""
+        """Roll back, or cut the connection, so that the server rolls back. Returns whether the connection worked until
+        then."""
         if connection.is_closed():
             return False
         try:
@@ -355,12 +363,12 @@ class StepTransactions:
         return True
 
     async def _clean(self, connection: Connection) -> None:
-        """The next step finds nothing of what this one has set or locked for its session."""
+        """Reset the session, so that the next step finds no settings or locks of this one."""
         try:
             if not connection.is_closed():
                 with self._in_time(connection):
                     await connection.reset()
-        except Exception:  # noqa: BLE001 - the driver may look for what it has put away
+        except Exception:  # noqa: BLE001 - the driver may use an attribute that it has cleared
             connection.terminate()
 
 

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec.structs import asdict
-
 from perdure.kernel.access import StoredSession, StoredToken
 from perdure.storage.damage import record_of, sound
+from perdure.storage.sqlite.database import SqliteSlice
 from perdure.storage.sqlite.queries import load_queries
 from perdure.storage.sqlite.rows import Row
 from perdure.storage.sqlite.transaction import transaction
 
 QUERIES: Final = load_queries(Path(__file__).with_name("access.sql").read_text("utf-8"))
-
-
-def put_token(connection: sqlite3.Connection, *, token: StoredToken) -> bool:
-    with transaction(connection):
-        newest = read_token(connection, name=token.name)
-        if newest is not None and newest.version == token.version:
-            return newest.digest == token.digest
-        if (newest.version if newest is not None else 0) != token.version - 1:
-            return False
-        used_at = newest.used_at if newest is not None else None
-        connection.execute(QUERIES["insert_token"], asdict(token) | {"used_at": used_at})
-        return True
 
 
 def read_token(connection: sqlite3.Connection, *, name: str) -> StoredToken | None:
@@ -44,16 +32,42 @@ def read_session(connection: sqlite3.Connection, *, id: str) -> StoredSession | 
 
 
 def write(connection: sqlite3.Connection, *, query: str, variables: dict[str, Any]) -> int:
-    """How many rows a statement has written."""
+    """Execute a statement and return how many rows it has written."""
     with transaction(connection):
         return connection.execute(QUERIES[query], variables).rowcount
 
 
 def _token_of(row: Row) -> StoredToken:
-    """Raises RowDamaged."""
+    """Convert a row to a token. Raises RowDamaged."""
     return record_of(StoredToken, dict(zip(StoredToken.__struct_fields__, row, strict=True)), row)
 
 
 def _session_of(row: Row) -> StoredSession:
-    """Raises RowDamaged."""
+    """Convert a row to a session. Raises RowDamaged."""
     return record_of(StoredSession, dict(zip(StoredSession.__struct_fields__, row, strict=True)), row)
+
+
+class SqliteAccess(SqliteSlice):
+    """Tokens and sessions."""
+
+    async def token(self, name: str) -> StoredToken | None:
+        return await self._db.read(partial(read_token, name=name))
+
+    async def tokens(self, *, after: str | None = None, limit: int = 100) -> list[StoredToken]:
+        wanted = {"after": after, "limit": max(0, limit)}
+        return await self._db.read(partial(read_tokens, query="tokens", variables=wanted))
+
+    async def token_versions(self, *, after: tuple[str, int] | None = None, limit: int = 100) -> list[StoredToken]:
+        name, version = after or ("", 0)
+        wanted = {"after_name": name, "after_version": version, "limit": max(0, limit)}
+        return await self._db.read(partial(read_tokens, query="token_versions", variables=wanted))
+
+    async def use_token(self, name: str, *, at: int) -> None:
+        await self._db.write(partial(write, query="use_token", variables={"name": name, "at": at}))
+
+    async def session(self, id: str) -> StoredSession | None:
+        return await self._db.read(partial(read_session, id=id))
+
+    async def purge_sessions(self, *, at: int, limit: int) -> int:
+        wanted = {"at": at, "limit": max(0, limit)}
+        return await self._db.write(partial(write, query="purge_sessions", variables=wanted))

@@ -5,8 +5,12 @@
 name, version, digest, actor, at, used_at, body
 
 -- name: insert_token
+-- Insert a token if it is the next version of its name. The time of the last use is copied from the version before.
 insert into perdure_tokens (name, version, digest, actor, at, used_at, body)
-values (:name, :version, :digest, :actor, :at, :used_at, :body)
+select :name, :version, :digest, :actor, :at,
+    (select used_at from perdure_tokens where name = :name order by version desc limit 1), :body
+where :version = 1 + coalesce((select max(version) from perdure_tokens where name = :name), 0)
+on conflict do nothing
 
 -- name: token
 select {token_columns} from perdure_tokens where name = :name order by version desc limit 1
@@ -39,6 +43,6 @@ select {session_columns} from perdure_sessions where id = :id
 delete from perdure_sessions where id = :id
 
 -- name: purge_sessions
--- Those that have been over for longest first.
+-- Delete expired sessions, those that expired first.
 delete from perdure_sessions
 where id in (select id from perdure_sessions where until <= :at order by until limit :limit)

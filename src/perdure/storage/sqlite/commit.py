@@ -10,10 +10,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.errors import CommitConflict, Fenced, StoreBusy
-from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, outdated, taken_in, winners_elsewhere
+from perdure.kernel.batch import (
+    Batch,
+    Committed,
+    RunWrite,
+    awakened,
+    outdated,
+    taken_in,
+    winners_elsewhere,
+    without_reads,
+)
 from perdure.kernel.mail import wake_mail
 from perdure.kernel.records import Mail
-from perdure.storage.sqlite.cooperation import BookChanged
+from perdure.storage.sqlite.artifacts import write as write_artifacts
+from perdure.storage.sqlite.cooperation import RegistryChanged
 from perdure.storage.sqlite.cooperation import write as write_cooperation
 from perdure.storage.sqlite.events import LettersGone, is_matched, match
 from perdure.storage.sqlite.queries import (
@@ -43,7 +53,7 @@ from perdure.storage.sqlite.queries import (
     UPDATE_SUCCEEDING_RUNS,
     Execution,
 )
-from perdure.storage.sqlite.reads import boxes_now
+from perdure.storage.sqlite.reads import mailboxes_now
 from perdure.storage.sqlite.rows import (
     Payloads,
     Row,
@@ -59,17 +69,22 @@ from perdure.storage.sqlite.rows import (
     updated_run,
     wait_rows,
 )
-from perdure.storage.sqlite.stock import TaskTaken
-from perdure.storage.sqlite.stock import write as write_stock
+from perdure.storage.sqlite.shared import SomebodyElseWasFaster
+from perdure.storage.sqlite.shared import write as write_shared
 from perdure.storage.sqlite.streams import write as write_streams
+from perdure.storage.sqlite.tasks import TaskTaken
+from perdure.storage.sqlite.tasks import write as write_tasks
 from perdure.storage.sqlite.transaction import snapshot, transaction
 
 _HISTORY: Final = ("clear_journal", "clear_archive", "clear_history_payloads", "clear_audit")
 
 
 class Plan(Struct):
-    """A batch as statements to execute. Made in the thread that asks for the commit, so that the writer's thread, which
-    would share the GIL with it anyway, holds its transaction for no longer than the statements take."""
+    """A batch as statements to execute.
+
+    The thread that asks for the commit makes it. So the writer's thread, which would share the GIL with it anyway,
+    holds its transaction only for as long as the statements take.
+    """
 
     batch: Batch
     waits: list[Execution]
@@ -80,11 +95,11 @@ class Plan(Struct):
 
 
 class _RunConflict(Exception):
-    """Fewer rows were written than the batch has; rolls back."""
+    """Fewer rows were written than the batch has. The transaction is rolled back."""
 
 
 def plan(batch: Batch) -> Plan:
-    """Raises UnicodeEncodeError, OverflowError."""
+    """Turn a batch into statements. Raises UnicodeEncodeError, OverflowError."""
     payloads: Payloads = []
     runs, new_inputs = _run_executions(batch.runs.values(), payloads, batch.numbered)
     steps, others = entry_rows(batch.journal, payloads)
@@ -99,7 +114,7 @@ def plan(batch: Batch) -> Plan:
             *DROP_STAGED.executions(batch.waits_dropped),
             *NOTE_READS.executions(batch.events_read),
             *READ_EVENTS.executions(batch.events_read),
-            *FORGET_READS.executions(cleared),
+            *FORGET_READS.executions([(run_id,) for run_id in without_reads(batch)]),
             *PUT_WAITS.executions(wait_rows(wait for wait in batch.waits.values() if not wait.number)),
         ]
     rest: list[Execution] = [
@@ -117,7 +132,7 @@ def plan(batch: Batch) -> Plan:
 
 
 def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
-    """Apply a batch, or find that it had landed before. Raises Fenced, CommitConflict, StoreBusy, sqlite3.Error."""
+    """Apply a batch, or find that it was applied before. Raises Fenced, CommitConflict, StoreBusy, sqlite3.Error."""
     batch = planned.batch
     try:
         with transaction(connection):
@@ -147,21 +162,25 @@ def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
                 connection.execute(sql, variables)
             if planned.has_streams:
                 write_streams(connection, batch)
-            if batch.stock is not None or batch.archive or batch.continued:
-                write_stock(connection, batch)
+            if batch.artifacts is not None or batch.archive or batch.continued:
+                write_artifacts(connection, batch)
+            if batch.tasks is not None:
+                write_tasks(connection, batch.tasks, batch.at)
             if batch.cooperation is not None:
                 write_cooperation(connection, batch)
+            if batch.shared is not None:
+                write_shared(connection, batch.shared, batch.at)
             if taken := taken_in(batch):
-                found.taken = boxes_now(connection, taken)
+                found.taken = mailboxes_now(connection, taken)
             return found
-    except (LettersGone, TaskTaken):
+    except (LettersGone, TaskTaken, SomebodyElseWasFaster):
         raise CommitConflict(frozenset()) from None
-    except BookChanged as changed:
-        raise CommitConflict(frozenset(), book=changed.version) from None
+    except RegistryChanged as changed:
+        raise CommitConflict(frozenset(), registry_version=changed.version) from None
     except _RunConflict:
         raise _conflict(connection, batch) from None
     except sqlite3.IntegrityError:
-        # An audit row with this number is there: somebody else has changed the run in the same moment.
+        # An audit row with this number exists: another process has changed the run at the same moment.
         rows = connection.execute(QUERIES["revisions"], {"ids": json_text([*batch.runs])}).fetchall()
         if stale := outdated(batch, dict(rows)):
             raise CommitConflict(frozenset(stale)) from None
@@ -169,14 +188,14 @@ def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
 
 
 def _without_sleep(planned: Plan, awake: set[str]) -> Plan:
-    """The same plan, where what these runs are about to wait for is there."""
+    """Return the plan without suspending these runs: the events that they are about to wait for are there."""
     writes, audit = awakened(planned.batch, awake)
     runs, _ = _run_executions(writes.values(), [], planned.batch.numbered)
     return replace(planned, runs=runs, audit=INSERT_AUDIT.executions(audit_rows(audit)))
 
 
 def _check_untouched(connection: sqlite3.Connection, batch: Batch) -> None:
-    """Runs that are not written but must be as they were; keys that must be new; mail that must still be there."""
+    """Check that unwritten runs are unchanged, that keys are new, and that mail to be deleted still exists."""
     rows = connection.execute(QUERIES["expectations"], {"ids": json_text(list(batch.guards))}).fetchall()
     if {run_id: tuple(found) for run_id, *found in rows} != batch.guards:
         raise _RunConflict
@@ -194,16 +213,16 @@ def _count(connection: sqlite3.Connection, executions: Iterable[Execution]) -> i
 
 
 def posting(mail: Mail) -> tuple[str, dict[str, str | int | None]]:
-    """What leaves a mail."""
+    """Return the statement that stores a mail, and its variables."""
     values = {"run_id": mail.run_id, "sender": mail.sender, "slot": mail.slot or None, "op": mail.op, "at": mail.at}
     return QUERIES["post"], values
 
 
 def _tell(connection: sqlite3.Connection, batch: Batch, found: Committed, winners: list[str]) -> None:
-    """Leave word for other engines about their runs that have won something here."""
+    """Leave mail for other engines about their runs that have won something in this batch."""
     wanted = {"ids": json_text(winners), "engine_id": batch.engine_id}
-    found.told = {run_id for (run_id,) in connection.execute(QUERIES["owned_elsewhere"], wanted)}
-    for run_id in sorted(found.told):
+    found.notified = {run_id for (run_id,) in connection.execute(QUERIES["owned_elsewhere"], wanted)}
+    for run_id in sorted(found.notified):
         connection.execute(*posting(wake_mail(run_id, batch.engine_id, batch.at)))
 
 
@@ -224,7 +243,7 @@ def _check_fence(engine_id: str, epoch: int, row: Row | None) -> Row:
 
 
 def _advance(connection: sqlite3.Connection, batch: Batch) -> bool:
-    """Move the engine's row on to this batch; False if the batch had landed before. Raises Fenced."""
+    """Move the engine's row on to this batch. Returns False if the batch was applied before. Raises Fenced."""
     key = {"id": batch.engine_id, "epoch": batch.epoch, "number": batch.number}
     if connection.execute(QUERIES["advance"], key).rowcount == 1:
         return True
@@ -243,7 +262,7 @@ def _advance(connection: sqlite3.Connection, batch: Batch) -> bool:
 def _run_executions(
     writes: Iterable[RunWrite], payloads: Payloads, numbered: int
 ) -> tuple[list[Execution], list[Execution]]:
-    """What writes the runs' rows, and what replaces the inputs of some afterwards."""
+    """Return the statements that write the runs' rows, and those that replace inputs afterwards."""
     inserted: list[Row] = []
     beginning: list[Row] = []
     updated: list[Row] = []
@@ -282,7 +301,7 @@ def _run_executions(
 
 
 def _conflict(connection: sqlite3.Connection, batch: Batch) -> CommitConflict | StoreBusy:
-    """Which runs were not as expected, found after the roll back."""
+    """Find, after the rollback, which runs were not as expected."""
     with snapshot(connection):
         ids = json_text([*batch.runs, *batch.guards])
         rows = connection.execute(QUERIES["expectations"], {"ids": ids}).fetchall()
@@ -294,7 +313,7 @@ def _conflict(connection: sqlite3.Connection, batch: Batch) -> CommitConflict | 
     wrong |= {run_id for run_id, expected in batch.guards.items() if found.get(run_id) != expected}
     if wrong or used or gone:
         return CommitConflict(frozenset(wrong), frozenset(gone))
-    # Somebody wrote between the roll back and this look, and now all is as expected.
+    # Another process wrote between the rollback and this read, and now all runs are as expected.
     return StoreBusy("runs of the batch were being changed by another process; nothing was written")
 
 

@@ -12,13 +12,14 @@ from typing import Final
 from perdure.errors import StoreBroken
 from perdure.storage.sqlite.checkpoints import PAGES_MAX
 from perdure.storage.sqlite.faults import store_fault
+from perdure.storage.sqlite.log_files import is_log_outdated
 from perdure.storage.sqlite.schema import SCHEMA_VERSION, inspect, lacking, migrate
 
 BUSY_TIMEOUT_S: Final = 5.0
 _SQLITE_MIN: Final = (3, 35, 0)  # delete … returning
 _STATEMENTS_MAX: Final = 256
-# Of new files. A row of a table without rowids stays in its page up to a quarter of it: in pages of 4,096 bytes, which
-# is SQLite's own choice, each result of 1 KB has one to itself.
+# The page size of new files. A row of a table without rowids stays inside its page up to a quarter of the page. In
+# pages of 4,096 bytes, which is SQLite's default, each result of 1 KB would have a page to itself.
 PAGE_BYTES: Final = 8_192
 OWNER_ONLY: Final = 0o600
 
@@ -37,10 +38,10 @@ def connect_writer(path: Path) -> sqlite3.Connection:
         connection.execute(f"pragma page_size = {PAGE_BYTES}")
         version = inspect(connection, path)
         _switch_to_wal(connection)
-        # A commit is on the disk before it is answered: that is what durable means.
+        # A commit is on the disk before it is acknowledged: that is what durable means.
         connection.execute("pragma synchronous = full")
         connection.execute(f"pragma wal_autocheckpoint = {PAGES_MAX}")
-        if version < SCHEMA_VERSION:  # Else it takes no lock to find out that nothing is to be done.
+        if version < SCHEMA_VERSION:  # A current schema needs no migration, and so no lock.
             migrate(connection, path)
     except BaseException:
         connection.close()
@@ -56,8 +57,10 @@ def connect_reader(path: Path) -> sqlite3.Connection:
 
 
 def schema_version(path: Path) -> int | None:
-    """The version of the schema in a file, 0 if it has none, None if there is no file. Changes nothing in it. Raises
-    StoreBroken, SchemaTooNew, StoreBusy."""
+    """Return the version of the schema in a file: 0 if it has none, None if there is no file.
+
+    Changes nothing. Raises StoreBroken, SchemaTooNew, StoreBusy.
+    """
     if not path.exists():
         _check_log(path)
         return None
@@ -73,7 +76,10 @@ def schema_version(path: Path) -> int | None:
 
 
 def lacking_tables(path: Path) -> list[str]:
-    """The tables that a file of the newest version lacks, in words; changes nothing. Raises as `schema_version`."""
+    """Return, in words, the tables that a file of the newest version lacks.
+
+    Changes nothing. Raises the same errors as `schema_version`.
+    """
     _check_place(path)
     try:
         with closing(_connect(path)) as connection:
@@ -83,11 +89,15 @@ def lacking_tables(path: Path) -> list[str]:
 
 
 def connect_steps(path: Path) -> sqlite3.Connection:
-    """Open the file for what steps write to tables of their own, apart from the writer's connection: so nothing that
-    they do to theirs (functions, pragmas, cursors left open) concerns the store."""
+    """Open the file for the statements of transactional steps, separately from the writer's connection.
+
+    So nothing that steps do to their connection (functions, pragmas, cursors left open) affects the store.
+    """
     connection = _connect(path)
     connection.execute("pragma synchronous = full")
-    connection.execute("pragma wal_autocheckpoint = 0")  # The writer makes them: one connection, between two commits.
+    connection.execute(
+        "pragma wal_autocheckpoint = 0"
+    )  # Only the writer's connection makes checkpoints, between two commits.
     connection.execute("pragma foreign_keys = on")
     return connection
 
@@ -99,7 +109,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _create(path: Path) -> None:
-    """Make an empty file for the owner alone, unless there is one. SQLite would let everybody read it."""
+    """Create an empty file that only its owner can read, unless it exists. SQLite would let everybody read it."""
     if not path.exists():
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, OWNER_ONLY))
 
@@ -122,14 +132,25 @@ def _check_place(path: Path) -> None:
     if path.exists() and not os.access(path, os.R_OK | os.W_OK):
         raise StoreBroken(f"{path} is read-only; make it readable and writable for this user", path=path)
     _check_log(path)
+    if is_log_outdated(path):
+        raise StoreBroken(
+            f"the log {path.name}-wal does not belong to {path}: the file has commits that the log would undo. The log"
+            " is from another time or another database, or was cut. Nothing was opened, since SQLite would write the"
+            " old pages into the file. Stop all engines and put the right log back; if there was none, because all"
+            " engines had been stopped in order, move this log away",
+            path=path,
+        )
 
 
 def _check_log(path: Path) -> None:
-    """Raise StoreBroken if there is a log, and no database that it belongs to: SQLite deletes the log of an empty file
-    as soon as anybody opens that file, and the newest commits are only in the log.
+    """Raise StoreBroken if there is a log, but no database that it belongs to.
 
-    The log is looked at first. SQLite makes it after it has written to the file, so a file that is being made at this
-    moment is not taken for an emptied one."""
+    SQLite deletes the log of an empty file as soon as anybody opens that file, and the newest commits are only in the
+    log.
+
+    The log is checked first. SQLite creates it after it has written to the file, so a file that is being created at
+    this moment is not taken for an emptied one.
+    """
     log = path.with_name(f"{path.name}-wal")
     if _size(log) > 0 and _size(path) == 0:
         raise StoreBroken(
@@ -141,7 +162,7 @@ def _check_log(path: Path) -> None:
 
 
 def _size(path: Path) -> int:
-    """0 if there is no such file."""
+    """Return the size of a file, 0 if there is none."""
     try:
         return path.stat().st_size
     except OSError:
@@ -149,7 +170,10 @@ def _size(path: Path) -> int:
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
-    """Ask until it is so: where several processes switch at once, SQLite tells all but one "locked" without waiting."""
+    """Switch the file to a write-ahead log, with retries.
+
+    If several processes switch at once, SQLite reports "locked" to all but one without waiting.
+    """
     give_up_at = time.monotonic() + BUSY_TIMEOUT_S
     while True:
         try:

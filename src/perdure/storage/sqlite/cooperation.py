@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from msgspec.structs import astuple
 
 from perdure.kernel.batch import Batch
 from perdure.kernel.cooperation import (
-    HandlerBook,
+    HandlerList,
     HandlerRow,
     MessageEventRow,
     MessageRow,
@@ -23,9 +24,10 @@ from perdure.kernel.cooperation import (
     read_origin,
 )
 from perdure.storage.damage import record_of, shown
+from perdure.storage.sqlite.database import SqliteSlice
 from perdure.storage.sqlite.queries import Execution, WideStatement, load_queries
 from perdure.storage.sqlite.rows import Row, json_text
-from perdure.storage.sqlite.transaction import snapshot, transaction
+from perdure.storage.sqlite.transaction import snapshot
 
 QUERIES: Final = load_queries(Path(__file__).with_name("cooperation.sql").read_text("utf-8"))
 _INSERT_MESSAGES: Final = WideStatement(QUERIES["insert_messages"])
@@ -33,19 +35,19 @@ _INSERT_EVENTS: Final = WideStatement(QUERIES["insert_events"])
 _INSERT_VALUES: Final = WideStatement(QUERIES["insert_values"])
 
 
-class BookChanged(Exception):
-    """The book of handlers has another version than the batch expects."""
+class RegistryChanged(Exception):
+    """The registry of handlers has another version than the batch expects."""
 
     def __init__(self, version: int) -> None:
         self.version = version
 
 
 def write(connection: sqlite3.Connection, batch: Batch) -> None:
-    """What the batch adds. Raises BookChanged, sqlite3.IntegrityError."""
+    """Insert the rows that the batch adds. Raises RegistryChanged, sqlite3.IntegrityError."""
     added = batch.cooperation
     assert added is not None
-    if added.book is not None and (version := _version(connection)) != added.book:
-        raise BookChanged(version)
+    if added.registry_version is not None and (version := _version(connection)) != added.registry_version:
+        raise RegistryChanged(version)
     executions = [
         *_INSERT_MESSAGES.executions([astuple(row) for row in added.messages]),
         *_INSERT_EVENTS.executions([astuple(row) for row in added.events]),
@@ -59,7 +61,7 @@ def write(connection: sqlite3.Connection, batch: Batch) -> None:
 
 
 def insert_events(events: Sequence[MessageEventRow]) -> list[Execution]:
-    """What to execute to insert events."""
+    """Return the statements that insert events."""
     return _INSERT_EVENTS.executions([astuple(row) for row in events])
 
 
@@ -77,30 +79,14 @@ def _version(connection: sqlite3.Connection) -> int:
 # Handlers
 
 
-def handlers(connection: sqlite3.Connection) -> HandlerBook:
+def handlers(connection: sqlite3.Connection) -> HandlerList:
     with snapshot(connection):
         return _book(connection)
 
 
-def _book(connection: sqlite3.Connection) -> HandlerBook:
+def _book(connection: sqlite3.Connection) -> HandlerList:
     rows = connection.execute(QUERIES["handlers"]).fetchall()
-    return HandlerBook(version=_version(connection), handlers=tuple(_handler(row) for row in rows))
-
-
-def register(connection: sqlite3.Connection, *, handlers: Sequence[tuple[str, str]], at: int) -> HandlerBook:
-    with transaction(connection):
-        for topic, name in handlers:
-            if connection.execute(QUERIES["register"], {"topic": topic, "name": name, "at": at}).rowcount:
-                connection.execute(QUERIES["turn_page"])
-        return _book(connection)
-
-
-def unregister(connection: sqlite3.Connection, *, topic: str, name: str, at: int) -> bool:
-    with transaction(connection):
-        if connection.execute(QUERIES["unregister"], {"topic": topic, "name": name, "at": at}).rowcount == 0:
-            return False
-        connection.execute(QUERIES["turn_page"])
-        return True
+    return HandlerList(version=_version(connection), handlers=tuple(_handler(row) for row in rows))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -177,3 +163,22 @@ def _handler(row: Row) -> HandlerRow:
 
 def _record(kind: type[Any], row: Row) -> Any:
     return record_of(kind, dict(zip(kind.__struct_fields__, row, strict=True)), row)
+
+
+class SqliteCooperation(SqliteSlice):
+    """Handlers and messages."""
+
+    async def handlers(self) -> HandlerList:
+        return await self._db.read(handlers)
+
+    async def scopes(self, ids: Sequence[str]) -> ScopeRows:
+        return await self._db.read(partial(scopes, ids=[*ids])) if ids else ScopeRows()
+
+    async def events_at(self, places: Sequence[tuple[str, int]]) -> list[MessageEventRow]:
+        return await self._db.read(partial(events_at, places=places))
+
+    async def hierarchy(self, id: str) -> ScopeRows:
+        return await self._db.read(partial(hierarchy, id=id))
+
+    async def emitted(self, message_id: str) -> MessageEventRow | None:
+        return await self._db.read(partial(emitted, message_id=message_id))

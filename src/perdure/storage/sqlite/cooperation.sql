@@ -1,7 +1,7 @@
--- The queries of structured cooperation. As in queries.sql, a comment with its name starts one.
+-- The queries of structured cooperation. As in queries.sql, a comment with its name starts a query.
 
 -- name: emit_message
--- In a transaction of somebody else: one that is there stays as it is.
+-- In a caller's transaction: a message that exists already stays as it is.
 insert into messages (id, topic, payload, created_at) values (?, ?, ?, ?) on conflict do nothing
 
 -- name: insert_messages
@@ -25,7 +25,7 @@ select version from handler_book
 update handler_book set version = version + 1
 
 -- name: see
--- The first time only.
+-- Only the first time counts.
 insert into handlers (topic, name, seen_at) values (:topic, :name, :at)
 on conflict (topic, name) do update set seen_at = excluded.seen_at where handlers.seen_at is null
 
@@ -41,8 +41,7 @@ update handlers set retired_at = :at where topic = :topic and name = :name and r
 select topic, name, registered_at, retired_at, seen_at from handlers order by topic, name
 
 -- name: operation_columns
--- In the order of the fields of kernel.cooperation.OperationRow. Only of a run that was called it is of interest what
--- it came to.
+-- In the order of the fields of kernel.cooperation.OperationRow. The outcome is only given for a run that was called.
 id, parent_id, workflow, status, origin, bond,
 case when bond <> 'called' then null
     when spilled & 2 then (select data from payloads where run_id = runs.id and slot = 'output') else output end,
@@ -54,7 +53,7 @@ select {operation_columns} from runs
 where id in (select value from json_each(:ids)) and (model = 'operation' or bond = 'called')
 
 -- name: ancestors
--- All above some runs, of which not all are in their lineages.
+-- All ancestors of some runs. The lineages of these runs do not name all of them.
 select {operation_columns} from runs where id in (
     with recursive above (id) as (
         select parent_id from runs where id in (select value from json_each(:ids))
@@ -72,20 +71,20 @@ where parent_id in (select value from json_each(:ids)) and (model = 'operation' 
 select {event_columns} from message_event where scope in (select value from json_each(:ids))
 
 -- name: events_at
--- Some by scope and number. A pair in a list of pairs would be looked for by its scope alone, of which there are
--- many rows if it has many children.
+-- Some events by scope and number. SQLite would look up a pair in a list of pairs by its scope alone, and a scope with
+-- many children has many rows.
 select {event_columns} from (
     select distinct json_extract(value, '$[0]') as place_scope, json_extract(value, '$[1]') as place_seq
     from json_each(:places)
 ) cross join message_event on scope = place_scope and seq = place_seq
 
 -- name: keyed_events
--- Those of which there is one for each message and key.
+-- Events that exist once for each message and key.
 select {event_columns} from message_event indexed by message_event_key
 where message_id in (select value from json_each(:ids)) and key is not null
 
 -- name: asks
--- What is asked of those who handle some messages: to give up, or to roll back.
+-- Requests to the handlers of some messages: to give up, or to roll back.
 select {event_columns} from message_event indexed by message_event_key
 where message_id in (select value from json_each(:ids)) and key is not null
     and (key = 'ROLLBACK_EMITTED' or key like 'CANCELLATION_REQUESTED/%')

@@ -1,9 +1,12 @@
-"""Events and waits inside a commit: the questions of matching, and what it has written. Runs in the writer's thread."""
+"""Events and waits inside a commit: answers to matching's questions, and the writes of its results.
+
+Runs in the writer's thread.
+"""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.json import decode as from_json
@@ -28,19 +31,29 @@ from perdure.kernel.rules.broadcasts import (
 from perdure.kernel.status import FINISHED
 from perdure.storage.broadcasts import settled
 from perdure.storage.damage import sound
+from perdure.storage.sqlite.database import SqliteSlice
 from perdure.storage.sqlite.queries import DELETE_LETTERS, INSERT_EVENTS, MARK_WAITS, PUT_WAITS, QUERIES, Execution
-from perdure.storage.sqlite.rows import event_of, event_rows, json_text, shape_of, wait_of, wait_rows
+from perdure.storage.sqlite.rows import (
+    event_of,
+    event_rows,
+    json_text,
+    letter_of,
+    shape_of,
+    shown_event_of,
+    wait_of,
+    wait_rows,
+)
 
-_MANY = 2**62  # more than there will ever be numbers
+_MANY = 2**62  # greater than any number will ever be
 
 
 class LettersGone(Exception):
-    """Somebody else has dealt with a dead letter."""
+    """Another process has already dealt with a dead letter."""
 
 
 def is_matched(connection: sqlite3.Connection, batch: Batch) -> bool:
-    """Whether the batch has anything to do with events or with the ends of runs that somebody waits for."""
-    if batch.numbered or batch.events_given or batch.events_read or batch.spread or batch.letters_gone:
+    """Whether the batch concerns events, or the ends of runs that somebody waits for."""
+    if batch.numbered or batch.events_given or batch.events_read or batch.spread or batch.dead_letters_gone:
         return True
     if any(wait.target is not None for wait in batch.waits.values()):
         return True
@@ -52,7 +65,7 @@ def is_matched(connection: sqlite3.Connection, batch: Batch) -> bool:
 
 
 def match(connection: sqlite3.Connection, batch: Batch) -> Settlement:
-    """Bring the batch's events and waits into the tables, and what they come to."""
+    """Write the batch's events and waits, match them, and write the result."""
     base: int = connection.execute(QUERIES["last_number"]).fetchone()[0]
     if batch.numbered:
         connection.execute(QUERIES["take_numbers"], {"count": batch.numbered})
@@ -61,7 +74,7 @@ def match(connection: sqlite3.Connection, batch: Batch) -> Settlement:
     refused = [key for key, event_id in batch.keys.items() if event_id in settlement.found.refused]
     if refused:
         connection.execute(QUERIES["delete_keys"], {"ids": json_text(refused)})
-    gone = [(letter,) for letter in batch.letters_gone if letter not in settlement.found.refused]
+    gone = [(letter,) for letter in batch.dead_letters_gone if letter not in settlement.found.refused]
     if sum(connection.execute(*one).rowcount for one in DELETE_LETTERS.executions(gone)) != len(gone):
         raise LettersGone
     for run_id, event_id, position, option in batch.events_given:
@@ -118,7 +131,9 @@ class _Answers:
     def answer(self, question: Question) -> Any:
         match question:
             case Freed(positions, over, on):
-                return self._freed(set(positions), over, set(on))
+                runs = json_text([*over, *on])
+                asked = {"positions": json_text(positions), "ids": runs, "cleared": json_text(over)}
+                return self._events("freed", asked)
             case Queue(name, after, limit):
                 return self._events("queue", {"name": name, "after": after, "at": self._batch.at, "limit": limit})
             case Shapes(name):
@@ -135,7 +150,7 @@ class _Answers:
                 return sound(wait_of, self._rows("waiting", wanted))
             case Pending(name, limit):
                 length = sum(length for (length,) in self._rows("pending", {"name": name}))
-                if length >= limit:  # Only then is it worth counting those that have expired.
+                if length >= limit:  # Only then are expired events worth counting.
                     length -= self._rows("pending_expired", {"name": name, "at": self._batch.at})[0][0]
                 return length
             case Readers(event_id, run_ids):
@@ -151,12 +166,6 @@ class _Answers:
             case Kept(event_id):
                 rows = self._rows("kept", {"id": event_id})
                 return (event_of(rows[0][:-1]), rows[0][-1]) if rows else None
-
-    def _freed(self, positions: set[tuple[str, str]], over: list[str], on: set[str]) -> list[Event]:
-        asked = {run_id for run_id, _ in positions}.union(over, on)
-        found = self._events("freed", {"ids": json_text(asked), "cleared": json_text(over)})
-        cleared = on.union(over)
-        return [e for e in found if e.run_id in cleared or (e.run_id or "", e.position or "") in positions]
 
     def _seen(self, question: HasRead) -> set[str]:
         ids = json_text([event_id for event_id, _ in question.events])
@@ -175,3 +184,30 @@ class _Answers:
 
 def _names(shape: str) -> tuple[str, ...]:
     return from_json(shape, type=tuple[str, ...]) if shape else ()
+
+
+class SqliteEvents(SqliteSlice):
+    """Events and dead letters."""
+
+    async def sent(self, keys: Sequence[str]) -> dict[str, str]:
+        return dict(await self._db.fetch("sent", {"ids": json_text([*keys])})) if keys else {}
+
+    async def spreading(self) -> list[str]:
+        return [event_id for (event_id,) in await self._db.fetch("spreading", {})]
+
+    async def events(self, *, name: str | None = None, run_id: str | None = None, limit: int = 100) -> list[Event]:
+        if run_id is None:
+            rows = await self._db.fetch("queued_events", {"name": name, "limit": max(0, limit)})
+            return [shown_event_of(row) for row in rows]
+        found = [shown_event_of(row) for row in await self._db.fetch("events", {"ids": json_text([run_id])})]
+        return [event for event in found if name in (None, event.name)][: max(0, limit)]
+
+    async def dead_letters(
+        self, *, name: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[DeadLetter]:
+        rows = await self._db.fetch("letters", {"name": name, "after": after, "limit": max(0, limit)})
+        return [letter_of(row) for row in rows]
+
+    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
+        rows = await self._db.fetch("letter", {"id": letter_id})
+        return letter_of(rows[0]) if rows else None

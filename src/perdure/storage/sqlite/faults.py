@@ -14,7 +14,7 @@ _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _CLOSED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
 _REFUSED = {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE}
 
-# Of these a statement is never the reason, whatever it was. LOCKED, NOMEM, READONLY and INTERRUPT may be its own doing.
+# A statement is never the cause of these errors. It may be the cause of LOCKED, NOMEM, READONLY and INTERRUPT.
 _OF_THE_FILE = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CANTOPEN,
@@ -25,7 +25,8 @@ _OF_THE_FILE = {
     sqlite3.SQLITE_PROTOCOL,
 }
 
-# What binding a value to a statement can raise: lone surrogates, integers beyond 64 bits, types SQLite has not.
+# The errors of binding a value to a statement: lone surrogates, integers beyond 64 bits, types that SQLite does not
+# have.
 BINDING_ERRORS = (UnicodeEncodeError, OverflowError, sqlite3.InterfaceError, sqlite3.ProgrammingError)
 
 
@@ -35,25 +36,32 @@ def is_of_the_file(error: BaseException) -> bool:
 
 
 def is_locked(error: BaseException) -> TypeGuard[sqlite3.Error]:
-    """Whether somebody else had the file, for as long as SQLite waits for it."""
+    """Whether another connection held the file locked for as long as SQLite waits."""
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
+def cut_log(path: Path, error: str = "") -> str:
+    """Return the message about a log that got shorter while an engine had it open."""
+    return (
+        f"{path}-wal was truncated while it was open{error}: commits that were only there are lost. The engine stops,"
+        " and nothing that it was asked for since is acknowledged. Stop all engines, put the log back if you have it,"
+        " then start them again"
+    )
+
+
 def store_fault(error: Exception, path: Path) -> StoreError:
-    """The error to raise instead. Every write is a transaction that was rolled back, so nothing was written."""
+    """Return the StoreError to raise instead of an error of SQLite.
+
+    Every write is a transaction that was rolled back, so nothing was written.
+    """
     if isinstance(error, BINDING_ERRORS):
         return CommitRefused(f"SQLite cannot hold a value: {error}", path=path)
     kind = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     if kind == sqlite3.SQLITE_IOERR_SHORT_READ:
-        return StoreReplaced(
-            f"{path}-wal was truncated while it was open ({error}): commits that were only there are lost. The engine"
-            " stops, and nothing that it was asked for since is acknowledged. Stop all engines, put the log back if you"
-            " have it, then start them again",
-            path=path,
-        )
-    code = kind & 0xFF  # Only the low byte is the error; the others tell its kind.
+        return StoreReplaced(cut_log(path, f" ({error})"), path=path)
+    code = kind & 0xFF  # The low byte is the error; the other bytes give its kind.
     if code in _LOCKED:
-        return StoreBusy(f"{path} is locked by another process for too long; nothing was written ({error})", path=path)
+        return StoreBusy(f"another process has locked {path} for too long; nothing was written ({error})", path=path)
     if code == sqlite3.SQLITE_FULL:
         return StoreBusy(
             f"the disk that holds {path} is full; nothing was written; free some space, and the write will succeed"
@@ -63,7 +71,7 @@ def store_fault(error: Exception, path: Path) -> StoreError:
     if code in _PASSING:
         return StoreBusy(f"the system failed to read or write {path}; nothing was written ({error})", path=path)
     if code in _REFUSED:
-        return CommitRefused(f"{path} refused what was to be written: {error}", path=path)
+        return CommitRefused(f"{path} refused the write: {error}", path=path)
     if code in _CORRUPT:
         return StoreBroken(
             f"{path} is damaged, or is not an SQLite database ({error}); restore it from a backup, or give Perdure a"

@@ -1,29 +1,35 @@
-"""Engines that share a file: who is there, who owns what, mail. All but `look` runs in the writer's thread."""
+"""Engines that share a file: which are alive, and which runs each owns.
+
+All functions but `look` run in the writer's thread.
+"""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from perdure.errors import CommitRefused, StoreBroken
-from perdure.kernel.records import Engine, Mail
-from perdure.ports import ENGINES_KEPT_US, LoadedRun, News, Offer
+from perdure.kernel.records import Engine
+from perdure.ports import ENGINES_KEPT_US, LoadedRun, Offer, WorkFound
 from perdure.storage.claims import better_models, models_of, versions_of
-from perdure.storage.sqlite.commit import check_fence, posting
+from perdure.storage.sqlite.checkpoints import bring_in_all
+from perdure.storage.sqlite.commit import check_fence
+from perdure.storage.sqlite.database import SqliteSlice
 from perdure.storage.sqlite.liveness import SignsOfLife
 from perdure.storage.sqlite.losses import report_loss, report_losses
 from perdure.storage.sqlite.queries import QUERIES
-from perdure.storage.sqlite.reads import load_now, ripe_waits
+from perdure.storage.sqlite.reads import due_waits, load_now
 from perdure.storage.sqlite.rows import engine_of, json_text
 from perdure.storage.sqlite.transaction import snapshot, transaction
 
 _COUNT_MAX: Final = 2**62
 _FORGOTTEN_AT_ONCE: Final = 100
-_COUNT_MARGIN: Final = 1_000_000  # A number that is passed over does no harm, one that comes twice does.
+_COUNT_MARGIN: Final = 1_000_000  # A skipped number does no harm; a number used twice does.
 
 
 def enroll(connection: sqlite3.Connection, *, path: Path, signs: SignsOfLife, row: dict[str, Any]) -> Engine:
@@ -31,9 +37,9 @@ def enroll(connection: sqlite3.Connection, *, path: Path, signs: SignsOfLife, ro
     report_losses(connection, path)
     _check_count(connection, path, "sequence", "value", "last_number")
     _check_count(connection, path, "handler_book", "version", "book_version")
-    # The sign comes first: an engine that is alive in the table must never be seen without it.
+    # The sign of life comes first: no reader may see an engine that is alive in the table without it.
     if not signs.give(engine_id):
-        raise CommitRefused(f"engine {engine_id!r} is enrolled already; every engine takes an id of its own")
+        raise CommitRefused(f"engine {engine_id!r} is enrolled already; every engine needs its own id")
     try:
         with transaction(connection):
             connection.execute(QUERIES["enroll"], {**row, "workflows": json_text(row["workflows"])})
@@ -44,27 +50,30 @@ def enroll(connection: sqlite3.Connection, *, path: Path, signs: SignsOfLife, ro
 
 
 def _check_count(connection: sqlite3.Connection, path: Path, table: str, column: str, query: str) -> None:
-    """Raise StoreBroken unless a count that all engines share is there."""
+    """Raise StoreBroken unless a counter that all engines share is there."""
     try:
         rows = connection.execute(QUERIES[query]).fetchall()
     except sqlite3.OperationalError:
-        return  # The table is not there: whoever needs it finds that out.
+        return  # The table is missing: the first statement that needs it reports that.
     if len(rows) == 1 and type(rows[0][0]) is int and 0 <= rows[0][0] < _COUNT_MAX:
         return
     number: int = connection.execute(QUERIES["numbers_used"]).fetchone()[0] + _COUNT_MARGIN
     repair = f"update {table} set {column} = {number}" if rows else f"insert into {table} values ({number})"  # noqa: S608
     raise StoreBroken(
-        f"{path} is damaged: {table}.{column} holds {rows[0][0] if rows else None!r:.80} and no number; stop all"
-        f" engines, then restore the file from a backup, or run this SQL: {repair}",
+        f"{path} is damaged: {table}.{column} holds {rows[0][0] if rows else None!r:.80}, which is no valid number;"
+        f" stop all engines, then restore the file from a backup, or run this SQL: {repair}",
         path=path,
     )
 
 
 def retire(connection: sqlite3.Connection, *, signs: SignsOfLife, engine_id: str) -> None:
-    signs.note(engine_id, 0)  # Whoever forgets it knows of none of its commits.
     with transaction(connection):
         connection.execute(QUERIES["mark_dead"], {"id": engine_id})
         connection.execute(QUERIES["release"], {"id": engine_id})
+    if signs.tells_of_commits(engine_id) and not bring_in_all(connection):
+        return  # Commits are only in the log, so the row and the lock file stay, as for a dead engine.
+    signs.note(engine_id, 0)  # Its row is about to be forgotten, and with it the number of its commits.
+    with transaction(connection):
         connection.execute(QUERIES["sign_off"], {"id": engine_id})
         connection.execute(QUERIES["forget_signed_off"], {"limit": _FORGOTTEN_AT_ONCE})
 
@@ -76,27 +85,32 @@ def mark_dead_engines(connection: sqlite3.Connection, *, signs: SignsOfLife) -> 
     is_done = False
     try:
         with transaction(connection):
-            # An engine that retired in between is not counted.
+            # An engine that retired meanwhile is not counted.
             marked_dead = [e for e in dead if connection.execute(QUERIES["mark_dead"], {"id": e}).rowcount]
         is_done = True
         return marked_dead
     finally:
-        for sign in dead.values():
-            if sign:
-                sign.let_go(tidy=is_done)
+        signs_found = [sign for sign in dead.values() if sign]
+        tells = any(sign.tells_of_commits for sign in signs_found)
+        is_safe = is_done and (not tells or bring_in_all(connection))
+        for sign in signs_found:
+            sign.let_go(tidy=is_safe or (is_done and not sign.tells_of_commits))
 
 
 def purge_engines(connection: sqlite3.Connection, *, path: Path, signs: SignsOfLife, at: int, limit: int) -> int:
-    """Forget engines that have been dead for long; how many. Inside a transaction."""
-    connection.execute(QUERIES["note_ended"], {"at": at, "limit": 10 * limit})
-    wanted = {"before": at - ENGINES_KEPT_US, "limit": limit}
-    needless = connection.execute(QUERIES["needless_engines"], wanted).fetchall()
-    for _, engine_id in needless:
-        # Whoever marked it dead may have died before it tidied up. A lock file that tells of commits, and has no row,
-        # would look as if they were lost.
-        report_loss(connection, path, signs.path(engine_id.decode("utf-8", "replace")))
-    epochs = json_text([epoch for epoch, _ in needless])
-    return connection.execute(QUERIES["purge_engines"], {"ids": epochs}).rowcount if needless else 0
+    """Forget engines that have been dead for long. Returns how many."""
+    with transaction(connection):
+        connection.execute(QUERIES["note_ended"], {"at": at, "limit": 10 * limit})
+        wanted = {"before": at - ENGINES_KEPT_US, "limit": limit}
+        needless = connection.execute(QUERIES["needless_engines"], wanted).fetchall()
+    # The engine that marked it dead may have died before it deleted the lock file. A lock file that has the number of a
+    # commit, but no row, would look as if commits were lost.
+    locks = [(epoch, signs.path(engine_id.decode("utf-8", "replace"))) for epoch, engine_id in needless]
+    epochs = [epoch for epoch, lock in locks if report_loss(connection, path, lock)]
+    if not epochs:
+        return 0
+    with transaction(connection):
+        return connection.execute(QUERIES["purge_engines"], {"ids": json_text(epochs)}).rowcount
 
 
 def claim(
@@ -118,8 +132,10 @@ def claim(
 
 
 def _claimable(connection: sqlite3.Connection, offers: Sequence[Offer], limit: int) -> list[tuple[int, str, bool]]:
-    """Runs to claim: when each was created, its id, and whether its owner died with it. Those that fit one offer and
-    have one owner come in order, up to the limit."""
+    """Return the runs to claim: the creation time, the id, and whether the run's owner is dead.
+
+    For each offer and owner they come in order, up to the limit.
+    """
     owners = [None, *(owner for (owner,) in connection.execute(QUERIES["owners"]))]
     found: list[tuple[int, str, bool]] = []
     for offer in offers:
@@ -130,7 +146,7 @@ def _claimable(connection: sqlite3.Connection, offers: Sequence[Offer], limit: i
             "limit": limit,
         }
         wanted["model"], wanted["or_model"] = models_of(offer)
-        # One short walk through the index for each owner and offer is never long, whatever else waits.
+        # One walk through the index for each owner and offer is short, regardless of what else waits.
         for owner in owners:
             for stored in versions_of(offer):
                 place = {"owner": owner, "stored_version": stored}
@@ -142,7 +158,7 @@ def _claimable(connection: sqlite3.Connection, offers: Sequence[Offer], limit: i
 
 
 def _blocked(connection: sqlite3.Connection, offer: Offer, limit: int) -> list[tuple[int, str, bool]]:
-    """The same of blocked runs that the offered code may fit."""
+    """Return, in the same form, the blocked runs that the offered code may fit."""
     wanted: dict[str, object] = {
         "workflow": offer.workflow,
         "version": offer.version,
@@ -156,39 +172,70 @@ def _blocked(connection: sqlite3.Connection, offer: Offer, limit: int) -> list[t
 
 
 def _age(found: tuple[Any, str, bool]) -> tuple[int, str]:
-    """A run whose time of creation is no number comes last, as in SQLite's order, and is held once it is read."""
+    """Return the sort key of a run.
+
+    A run whose creation time is not a number comes last, as in SQLite's order, and is held once it is read.
+    """
     return (found[0] if isinstance(found[0], int) else _COUNT_MAX, found[1])
 
 
 def look(
     connection: sqlite3.Connection, *, signs: SignsOfLife, engine_id: str, offers: Sequence[Offer], at: int
-) -> News:
-    """Runs in the reader's thread."""
+) -> WorkFound:
+    """Find out whether there is work for an engine. Runs in the reader's thread."""
     with snapshot(connection):
         living = [living_id for (living_id,) in connection.execute(QUERIES["living"])]
         has_mail = connection.execute(QUERIES["has_mail"], {"engine_id": engine_id}).fetchone() is not None
         wanted = {"offers": offers_text(offers), "before": at + 1, "limit": 1}
         is_stray = (
             bool(_claimable(connection, offers, 1))
-            or bool(ripe_waits(connection, wanted=wanted, limit=1))
+            or bool(due_waits(connection, wanted=wanted, limit=1))
             or connection.execute(QUERIES["ripe_deadlines"], wanted).fetchone() is not None
         )
         is_blocked = any(_blocked(connection, offer, 1) for offer in offers)
-    return News(mail=has_mail, dead=signs.is_any_gone(living), stray=is_stray, blocked=is_blocked)
+    return WorkFound(mail=has_mail, dead=signs.is_any_gone(living), stray=is_stray, blocked=is_blocked)
 
 
 def offers_text(offers: Sequence[Offer]) -> str:
-    """Which runs fit that have begun, for a query: others have no waits, and runs of operations no deadlines."""
+    """Encode for a query which begun runs fit the offers.
+
+    Runs that have not begun have no waits, and runs of operations have no deadlines.
+    """
     begun = [offer for offer in offers if offer.begun is not False]
     return json_text([(offer.workflow, offer.version, model) for offer in begun for model in set(models_of(offer))])
 
 
-def post(connection: sqlite3.Connection, *, mail: Mail) -> int:
-    with transaction(connection):
-        left = connection.execute(*posting(mail))
-        return (left.lastrowid or 0) if left.rowcount else 0
+class SqliteFleet(SqliteSlice):
+    """Engines."""
 
+    def listen(self, on_change: Callable[[], object]) -> None:
+        self._db.listen(on_change)
 
-def collect(connection: sqlite3.Connection, *, slots: list[str]) -> dict[str, str]:
-    with transaction(connection):
-        return dict(connection.execute(QUERIES["take_replies"], {"ids": json_text(slots)}).fetchall())
+    async def look(self, *, engine_id: str, offers: Sequence[Offer], at: int) -> WorkFound:
+        self._db.files.check()
+        return await self._db.read(partial(look, signs=self._db.signs, engine_id=engine_id, offers=[*offers], at=at))
+
+    async def enroll(
+        self, *, engine_id: str, host: str, pid: int, workflows: Sequence[tuple[str, str]], at: int
+    ) -> Engine:
+        row = {"id": engine_id, "host": host, "pid": pid, "workflows": [*workflows], "started_at": at}
+        return await self._db.write(partial(enroll, path=self._db.path, signs=self._db.signs, row=row))
+
+    async def retire(self, engine_id: str) -> None:
+        await self._db.write(partial(retire, signs=self._db.signs, engine_id=engine_id))
+        self._db.neighbour.tell()  # Its runs have no owner now.
+
+    def withdraw(self, engine_id: str) -> None:
+        self._db.signs.withdraw(engine_id)
+
+    def is_surely_alive(self) -> bool:
+        return bool(self._db.signs.held)  # A process keeps its locks for as long as it is stopped.
+
+    async def mark_dead_engines(self) -> list[str]:
+        return await self._db.write(partial(mark_dead_engines, signs=self._db.signs))
+
+    async def engines(self, *, living: bool = False) -> list[Engine]:
+        return [engine_of(row) for row in await self._db.fetch("living_engines" if living else "engines", {})]
+
+    async def claim(self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int) -> list[LoadedRun]:
+        return await self._db.write(partial(claim, engine_id=engine_id, epoch=epoch, offers=[*offers], limit=limit))

@@ -1,8 +1,9 @@
-"""Hearing of other processes' writes: every commit changes the write-ahead log, and the system tells of that.
+"""Hints about other processes' writes: every commit changes the write-ahead log, and the system reports that change.
 
-It tells of the store's own commits too; which of them were not its own, the writer's connection knows. And it tells
-before there is anything to see: the log is written first, then it is brought to the disk, and only then can what stands
-in it be read. So whoever is told is told again a little later.
+The system also reports the store's own commits. The writer's connection knows whether other connections have committed.
+
+The system reports a change before it can be read: SQLite writes the log first, then flushes it to the disk, and only
+then can others read the commit. So the callback is called several times, with pauses.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _APART_S = 0.04
-_TOLD_AFTER_S = (0.005, 0.045, 0.2)  # one after the other; a slower disk leaves it to the regular look at the database
+_CALL_AFTER_S = (0.005, 0.045, 0.2)  # pauses between calls; on a slower disk the regular look finds the commit
 _IN_MODIFY = 2
 
 
 class Writes:
-    """What the store's own writer did, and whether it met with the writes of others. Filled in the writer's thread."""
+    """Counts the writes of the store's own writer, and notes whether others have written. Updated in the writer's
+    thread."""
 
     def __init__(self) -> None:
         self.is_busy = False
@@ -40,7 +42,7 @@ class Writes:
         finally:
             self.count += 1
             self.is_busy = False
-        # The version is another one if, and only if, other connections have committed since it was last asked for.
+        # The version changes if, and only if, other connections have committed since it was last read.
         with suppress(sqlite3.Error):
             (version,) = connection.execute("PRAGMA data_version").fetchone()
             self.others_seen = self.others_seen or version != (self._version or version)
@@ -51,33 +53,33 @@ class Writes:
 class LogWatch:
     """Calls back soon after others have changed the log, and again a little later, until it is ended.
 
-    What others commit in the same instant as the store's writer is noticed with the writer's next commit, or, if there
-    is none, at the next look.
+    A commit of others in the same instant as one of the store's writer is noticed with the writer's next commit, or, if
+    there is none, at the next regular look.
     """
 
-    def __init__(self, database: Path, heard: Callable[[], object], writes: Writes) -> None:
+    def __init__(self, database: Path, on_change: Callable[[], object], writes: Writes) -> None:
         self._path = f"{database}-wal"
-        self._heard = heard
+        self._on_change = on_change
         self._writes = writes
         self._count = writes.count
         self._loop = asyncio.get_running_loop()
         self._changes = _changes_of(self._path)
         self._seen = self._state()
         self._timer: asyncio.TimerHandle | None = None
-        self._telling: asyncio.TimerHandle | None = None
+        self._calling: asyncio.TimerHandle | None = None
         self._rest()
 
     def end(self) -> None:
-        for timer in (self._timer, self._telling):
+        for timer in (self._timer, self._calling):
             if timer is not None:
                 timer.cancel()
         if self._changes is not None:
             self._loop.remove_reader(self._changes)
-            # The system takes up to 20 ms for it.
+            # Closing it takes the system up to 20 ms.
             threading.Thread(target=os.close, args=(self._changes,), name="perdure-sqlite-hints", daemon=True).start()
 
     def _rest(self) -> None:
-        """Look when there is a change; where the system does not tell of any, look regularly."""
+        """Wait for the next change. Where the system does not report changes, look regularly."""
         if self._changes is None:
             self._timer = self._loop.call_later(_APART_S, self._look)
         else:
@@ -96,22 +98,23 @@ class LogWatch:
         is_own = is_busy or count != self._count
         if self._writes.others_seen or (state != self._seen and not is_own):
             self._writes.others_seen = False
-            self._tell(0)
+            self._call(0)
         self._count = count
         if is_own:
-            # Somebody else's change may hide behind it: the state from before stays the one to compare with.
+            # The store's own change may hide another process's change, so the earlier state stays the one to compare
+            # with.
             self._timer = self._loop.call_later(_APART_S, self._look)
         else:
             self._seen = state
             self._timer = self._loop.call_later(_APART_S, self._rest)
 
-    def _tell(self, turn: int) -> None:
-        if self._telling is not None:
-            self._telling.cancel()
+    def _call(self, turn: int) -> None:
+        if self._calling is not None:
+            self._calling.cancel()
         if turn > 0:
-            self._heard()
-        if turn < len(_TOLD_AFTER_S):
-            self._telling = self._loop.call_later(_TOLD_AFTER_S[turn], self._tell, turn + 1)
+            self._on_change()
+        if turn < len(_CALL_AFTER_S):
+            self._calling = self._loop.call_later(_CALL_AFTER_S[turn], self._call, turn + 1)
 
     def _state(self) -> tuple[int, int] | None:
         try:
@@ -122,7 +125,7 @@ class LogWatch:
 
 
 def _changes_of(path: str) -> int | None:
-    """A file descriptor that can be read when the file was written to; None where there is no such thing."""
+    """Return a file descriptor that becomes readable when the file is written to. None where the system has none."""
     if sys.platform != "linux":
         return None
     import ctypes

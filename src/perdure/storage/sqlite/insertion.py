@@ -23,8 +23,10 @@ _SAVEPOINT: Final = "perdure_start"
 
 
 def insertion(path: Path, batch: Batch) -> Generator[Statement, Rows, Taken]:
-    """The one run of a batch, or the one message of it with its runs, as `commit` would write it: all its rows, or
-    none. Raises Misuse, HandlersChanged."""
+    """Insert the one run of a batch, or its one message with its runs, as `commit` would: all rows, or none.
+
+    Raises Misuse, HandlersChanged.
+    """
     return _start(path, batch) if batch.cooperation is None else _emission(path, batch, batch.cooperation)
 
 
@@ -35,7 +37,7 @@ def _emission(path: Path, batch: Batch, added: Cooperation) -> Generator[Stateme
     planned = plan(batch)
     yield Statement(f"savepoint {_SAVEPOINT}", writes=True)
     try:
-        # A write comes first: whoever reads before it may find that others have written since.
+        # A write comes first: a transaction that has read cannot write any more if others have written since.
         yield Statement(MESSAGE_QUERIES["emit_message"], astuple(message))
         ((inserted,),) = yield Statement("select changes()")
         if not inserted:
@@ -44,7 +46,7 @@ def _emission(path: Path, batch: Batch, added: Cooperation) -> Generator[Stateme
             yield Statement(f"release {_SAVEPOINT}")
             return TakenMessage(message_id=known.message_id, scope=known.scope)
         ((version,),) = yield Statement(MESSAGE_QUERIES["book_version"])
-        if version != added.book:
+        if version != added.registry_version:
             raise HandlersChanged("a handler was registered or taken out meanwhile")
         rest = [*planned.runs, *planned.rest, *insert_events(added.events), *planned.audit]
         for sql, variables in rest:
@@ -77,7 +79,7 @@ def _start(path: Path, batch: Batch) -> Generator[Statement, Rows, TakenRun | No
             run = stored.run
             taken = TakenRun(id=run.id, workflow=run.workflow, origin=run.origin, input=stored.input)
     except BaseException:
-        # After some errors SQLite has rolled the whole transaction back by itself.
+        # After some errors SQLite itself has rolled the whole transaction back.
         with suppress(Exception):
             yield Statement(f"rollback to {_SAVEPOINT}")
             yield Statement(f"release {_SAVEPOINT}")

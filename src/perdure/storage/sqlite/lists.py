@@ -6,7 +6,9 @@ import sqlite3
 from functools import cache
 from typing import Any
 
-from perdure.ports import RunFilter
+from msgspec.structs import asdict
+
+from perdure.ports import ArtifactFilter, RunFilter, TaskFilter
 from perdure.storage.lists import COUNTED_MAX, Way, cursor, for_each_status, narrowest, ways
 from perdure.storage.sqlite.queries import QUERIES
 from perdure.storage.sqlite.rows import json_text
@@ -48,14 +50,14 @@ def given(wanted: RunFilter) -> dict[str, object]:
 
 @cache
 def listing(query: str, statuses: int) -> str:
-    """The statement for a way with so many statuses. SQLite merges the parts as it goes, and sorts nothing."""
+    """Return the statement for a way with this many statuses. SQLite merges the parts as it goes, and sorts nothing."""
     part = f"select {QUERIES['run_columns']} {QUERIES[query]} and {QUERIES['filters']}"
     return f"{for_each_status(part, statuses)} {QUERIES['newest_by_tag' if query == 'by_tag' else 'newest']}"
 
 
 @cache
 def bounded_count(query: str, statuses: int) -> str:
-    """The statement that counts what `listing` finds. It stops at the limit, and sorts nothing."""
+    """Return the statement that counts what `listing` finds. It stops at the limit, and sorts nothing."""
     parts = for_each_status(f"select 1 {QUERIES[query]} and {QUERIES['filters']}", statuses)
     return f"select count(*) from ({parts} limit :limit)"  # noqa: S608 - of our own texts
 
@@ -70,3 +72,14 @@ def _count(connection: sqlite3.Connection, way: Way, variables: dict[str, object
     statement = counting(way.query, len(way.statuses))
     count: int = connection.execute(statement, {**variables, **way.variables}).fetchone()[0]
     return count
+
+
+def within_variables(wanted: ArtifactFilter | TaskFilter) -> dict[str, Any]:
+    """Return the variables of a query that lists artifacts or tasks."""
+    within = wanted.within
+    return asdict(wanted) | {
+        "limit": max(0, wanted.limit),
+        "workflows": None if within is None else json_text(within.workflows),
+        "tags": None if within is None else json_text(within.tags),
+        "within": None,
+    }

@@ -1,11 +1,12 @@
-"""An engine's sign of life: an OS lock on a file beside the database. Free, or no file at all, means dead, at once.
+"""An engine's sign of life: an OS lock on a file beside the database.
 
-The system frees the lock however a process ends. A forked child would keep it, which is one more reason why Perdure
-spawns processes and never forks.
+A free lock, or a missing file, means that the engine is dead, at once. The system frees the lock however a process
+ends. A forked child would keep it, which is one more reason why Perdure spawns processes and never forks.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -32,7 +33,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-    # Enough for flock, also on a file that another user made.
+    # Enough for flock, even on a file that another user made.
     _LOOK = os.O_RDONLY
 
     def _try_lock(handle: int) -> bool:
@@ -43,7 +44,7 @@ else:
         return True
 
 
-# How often somebody else may have the lock of a sign that is about to be given, before that one is taken for its owner.
+# How often a lock that is about to be taken may be found held, before its holder counts as the engine's owner.
 _GIVEN_TRIES: Final = 100
 _GIVEN_PAUSE_S: Final = 0.01
 
@@ -59,8 +60,11 @@ class SignOfLife:
 
     @classmethod
     def take(cls, path: Path, *, like: os.stat_result | None = None) -> SignOfLife | None:
-        """Hold the lock; None if somebody else does. If it is to be made, it is for those who may open a file that is
-        `like` that. Raises FileNotFoundError if there is none, OSError."""
+        """Take the lock. Returns None if another process holds it.
+
+        With `like`, a missing file is created for the users who may open a file of that mode and owner. Raises
+        FileNotFoundError if the file is missing otherwise, and OSError.
+        """
         while True:
             handle = os.open(path, _LOOK) if like is None else _made(path, like)
             if not _try_lock(handle):
@@ -68,27 +72,36 @@ class SignOfLife:
                 return None
             if _is_at(path, handle):
                 return cls(path, handle)
-            # It was tidied up between the opening and the locking: a lock on it is a sign that nobody sees.
+            # The file was deleted between the opening and the locking. Nobody would see a lock on it.
             os.close(handle)
 
     def note(self, number: int) -> None:
-        """Keep a number in the file. It is not brought to the disk: what the system loses with its power is noted
-        again, and until then says too little, never too much."""
+        """Write a number to the file.
+
+        It is not flushed to the disk. After a power failure the number is written again; until then it may be too low,
+        but never too high.
+        """
         with suppress(OSError):
             os.lseek(self._handle, 0, os.SEEK_SET)
             os.write(self._handle, b"%20d" % number)
 
     def noted(self) -> int:
-        """The number that is kept in the file; 0 if there is none."""
+        """Return the number in the file, 0 if there is none."""
         with suppress(OSError, ValueError):
             os.lseek(self._handle, 0, os.SEEK_SET)
             return int(os.read(self._handle, 20))
         return 0
 
+    @property
+    def tells_of_commits(self) -> bool:
+        """Whether the file has the number of a commit. Then it must stay while that commit can be lost with the log."""
+        return self.noted() > 0
+
     def let_go(self, *, tidy: bool) -> None:
-        """Free the lock; `tidy` deletes the file too, while the lock is held: nobody can take it for a living one."""
+        """Free the lock. `tidy` also deletes the file, while the lock is held, so that nobody takes it for a living
+        engine's."""
         if tidy:
-            with suppress(OSError):  # Windows refuses to delete an open file; an empty one that stays does no harm.
+            with suppress(OSError):  # Windows refuses to delete an open file. An empty file does no harm.
                 self._path.unlink(missing_ok=True)
         os.close(self._handle)
 
@@ -99,8 +112,8 @@ def _made(path: Path, like: os.stat_result) -> int:
     with suppress(OSError):  # The umask may have taken bits away. Another user's file stays as it is.
         path.chmod(mode)
     if sys.platform != "win32" and os.geteuid() == 0:
-        # As SQLite does with its own files: else a command of root's would leave engines of the database's owner
-        # without a way to see whether root's engine is alive.
+        # As SQLite does with its own files. Otherwise engines of the database's owner could not see whether an engine
+        # of root, started by a command, is alive.
         with suppress(OSError):
             os.fchown(handle, like.st_uid, like.st_gid)
     return handle
@@ -115,7 +128,8 @@ def _is_at(path: Path, handle: int) -> bool:
 
 
 class SignsOfLife:
-    """The signs that one store holds, and its eyes for those of others. Safe for use by several threads."""
+    """The signs of life that one store holds. It also checks those of other engines. Safe for use by several
+    threads."""
 
     def __init__(self, database: Path) -> None:
         self._database = database
@@ -128,7 +142,8 @@ class SignsOfLife:
         return self._database.with_name(name)
 
     def give(self, engine_id: str) -> bool:
-        """Hold an engine's sign of life from now on; False if somebody holds it. Raises StoreMisconfigured."""
+        """Hold an engine's sign of life from now on. Returns False if another process holds it. Raises
+        StoreMisconfigured."""
         for _ in range(_GIVEN_TRIES):
             with self._lock:
                 if self._ended or engine_id in self.held:
@@ -136,14 +151,14 @@ class SignsOfLife:
                 if sign := self._take(engine_id):
                     self.held[engine_id] = sign
                     return True
-            # Whoever looks at all lock files (`report_losses`) has each of them for a moment, also a new one.
+            # A process that checks all lock files (`report_losses`) holds each of them for a moment, even a new one.
             time.sleep(_GIVEN_PAUSE_S)
         return False
 
     def _take(self, engine_id: str) -> SignOfLife | None:
         path = self.path(engine_id)
         try:
-            # Whoever may open the database has to see whether its engines are alive.
+            # Every user who may open the database must be able to see whether its engines are alive.
             return SignOfLife.take(path, like=self._database.stat())
         except OSError as error:
             raise StoreMisconfigured(
@@ -151,27 +166,37 @@ class SignsOfLife:
             ) from error
 
     def note(self, engine_id: str, number: int) -> None:
-        """Keep the number of an engine's last commit, outside of the database."""
-        with self._lock:  # Else the file could be closed meanwhile, and the number written into another one.
+        """Write the number of an engine's last commit to its lock file, outside of the database."""
+        with self._lock:  # Otherwise the file could be closed meanwhile, and the number written to another file.
             if (sign := self.held.get(engine_id)) is not None:
                 sign.note(number)
 
     def withdraw(self, engine_id: str) -> None:
-        """Let go of an engine's sign of life: whoever looks takes it for dead."""
+        """Let go of an engine's sign of life: from now on other engines take it for dead."""
         with self._lock:
             if sign := self.held.pop(engine_id, None):
-                sign.let_go(tidy=True)
+                sign.let_go(tidy=not sign.tells_of_commits)
 
-    def end(self, *, tidy: bool) -> None:
-        """Let go of all of them, for good."""
+    def tells_of_commits(self, engine_id: str) -> bool:
+        """Whether an engine's sign of life is held here and has the number of a commit."""
+        with self._lock:
+            sign = self.held.get(engine_id)
+            return sign is not None and sign.tells_of_commits
+
+    def end(self, *, tidy: bool, is_log_gone: bool = False) -> None:
+        """Let go of all signs of life, for good.
+
+        `tidy` deletes the files. Files with the number of a commit are deleted only if the log is gone, since all
+        commits are in the database then.
+        """
         with self._lock:
             self._ended = True
             for sign in self.held.values():
-                sign.let_go(tidy=tidy)
+                sign.let_go(tidy=tidy and (is_log_gone or not sign.tells_of_commits))
             self.held.clear()
 
     def is_any_gone(self, engine_ids: Iterable[str]) -> bool:
-        """Whether one of these has no sign of life. Raises StoreMisconfigured."""
+        """Whether one of these engines has no sign of life. Raises StoreMisconfigured."""
         found = self.dead(engine_ids)
         for sign in found.values():
             if sign:
@@ -179,9 +204,10 @@ class SignsOfLife:
         return bool(found)
 
     def dead(self, engine_ids: Iterable[str]) -> dict[str, SignOfLife | None]:
-        """Those without a sign of life. Their locks are held here, until let go, so that only one store buries them.
+        """Return the engines without a sign of life, each with its lock.
 
-        Raises StoreMisconfigured.
+        This store holds their locks until they are let go, so that only one store marks these engines dead. Raises
+        StoreMisconfigured.
         """
         found: dict[str, SignOfLife | None] = {}
         for engine_id in engine_ids:
@@ -193,6 +219,11 @@ class SignsOfLife:
             except FileNotFoundError:
                 found[engine_id] = None
             except OSError as error:
+                if (
+                    error.errno == errno.ENAMETOOLONG
+                ):  # The row is damaged: no engine can have had a lock file of that name.
+                    found[engine_id] = None
+                    continue
                 path = self.path(engine_id)
                 raise StoreMisconfigured(f"the lock file {path} cannot be read ({error})", path=path) from error
             else:

@@ -1,7 +1,9 @@
-"""What is lost with files that somebody deletes or replaces: noticed at the next start, or at once, and never silent.
+"""Commits that are lost with files that somebody deletes or replaces: reported at the next start, or at once.
 
-An engine notes the number of its last commit in its lock file, outside of the database. If the database does not know
-that commit when the file is opened again, it was in a write-ahead log that is gone, or the file is an older one.
+An engine writes the number of its last commit to its lock file, outside of the database. If the database does not know
+that commit when the file is opened again, one of two things has happened: the commit was in a write-ahead log that is
+gone or was cut, or the file is an older one. The lock file is deleted once all commits are in the database file. Until
+then they can be lost with the log.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 from urllib.parse import unquote
 
 from perdure.errors import StoreReplaced
+from perdure.storage.sqlite.checkpoints import bring_in_all
+from perdure.storage.sqlite.faults import cut_log
 from perdure.storage.sqlite.liveness import SignOfLife
 from perdure.storage.sqlite.queries import QUERIES
 
@@ -23,48 +27,65 @@ log = logging.getLogger("perdure")
 
 T = TypeVar("T")
 
+_SALTS: Final = slice(16, 24)  # bytes of a log's header
+
 _ENGINE, _LOST = "-engine-", "-lost-"
 
 
 def report_losses(connection: sqlite3.Connection, path: Path) -> None:
-    """Look at the lock files that dead engines left: whether the database has all that they have committed.
+    """Check, for each lock file that a dead engine left, that the database has all commits of that engine.
 
-    What is missing is logged, and noted in a file beside the database, which `perdure doctor` shows until somebody
-    deletes it. The lock file goes then, so that it is noted once."""
+    Missing commits are logged, and written to a file beside the database. `perdure doctor` shows that file until
+    somebody deletes it. The lock file is deleted then, so that a loss is reported once.
+    """
     for lock in sorted(path.parent.glob(f"{_escaped(path.name)}{_ENGINE}*.lock")):
         report_loss(connection, path, lock)
 
 
-def report_loss(connection: sqlite3.Connection, path: Path, lock: Path) -> None:
-    """The same for one lock file, which need not be there."""
+def report_loss(connection: sqlite3.Connection, path: Path, lock: Path) -> bool:
+    """Check one lock file in the same way. The file may be missing.
+
+    Returns whether no lock file with the number of a commit is left.
+    """
     quoted_id = lock.name[len(path.name) + len(_ENGINE) : -len(".lock")]
     engine_id = unquote(quoted_id)
-    sign: SignOfLife | None = None
-    with suppress(OSError):  # It was tidied up by somebody else.
+    try:
         sign = SignOfLife.take(lock)
+    except OSError:
+        return True  # Another process has deleted it.
     if sign is None:
-        return  # It lives.
+        return False  # The engine is alive.
     lost = _lost(connection, engine_id, sign.noted())
     if lost:
-        log.error("%s: %s", path, lost)
-        with suppress(OSError):
-            path.with_name(f"{path.name}{_LOST}{quoted_id}.txt").write_text(lost, "utf-8")
-    sign.let_go(tidy=bool(lost) or not _is_alive(connection, engine_id))
+        _note_loss(path, quoted_id, lost)
+    is_safe = bool(lost) or not sign.tells_of_commits
+    tidy = bool(lost) or (not _is_alive(connection, engine_id) and (is_safe or bring_in_all(connection)))
+    sign.let_go(tidy=tidy)
+    return tidy or is_safe
+
+
+def _note_loss(path: Path, name: str, lost: str) -> None:
+    log.error("%s: %s", path, lost)
+    with suppress(OSError):
+        path.with_name(f"{path.name}{_LOST}{name}.txt").write_text(lost, "utf-8")
 
 
 def known_losses(path: Path) -> list[tuple[Path, str]]:
-    """The notes of what was lost, which nobody has deleted yet."""
+    """Return the reports of lost commits that nobody has deleted yet."""
     return [(note, note.read_text("utf-8")) for note in sorted(path.parent.glob(f"{_escaped(path.name)}{_LOST}*.txt"))]
 
 
 def has_reset_bug(version: tuple[int, int, int]) -> bool:
-    """Whether a version of SQLite has the WAL-reset bug (https://sqlite.org/wal.html#walresetbug): of two connections
-    that write or checkpoint at the same instant, one may take a part of the log for checkpointed that is not."""
+    """Whether a version of SQLite has the WAL-reset bug (https://sqlite.org/wal.html#walresetbug).
+
+    If two connections write or checkpoint at the same instant, one of them may believe that a part of the log is
+    checkpointed when it is not.
+    """
     return version < (3, 51, 3)
 
 
 def _is_alive(connection: sqlite3.Connection, engine_id: str) -> bool:
-    """Whether somebody still has to mark it dead, and tidies up then."""
+    """Whether the engine's row says that it is alive: then the engine that marks it dead deletes the lock file."""
     row = connection.execute(QUERIES["engine"], {"id": engine_id}).fetchone()
     return row is not None and bool(row[2])
 
@@ -78,9 +99,9 @@ def _lost(connection: sqlite3.Connection, engine_id: str, noted: int) -> str:
         return ""
     return (
         f"commits were lost: engine {engine_id} has made {noted}, and the database knows {has} of them. Its write-ahead"
-        " log (the file that ends in -wal) was deleted or left behind when the database was moved, or the file is an"
-        " older copy. Stop all engines and put the log, or the newer file, back if you have it; otherwise runs are as"
-        " they were before, and steps that they had done since run again"
+        " log (the file that ends in -wal) was deleted, cut, or left behind when the database was moved, or the file is"
+        " an older copy. Stop all engines and put the log, or the newer file, back if you have it; otherwise runs are"
+        " as they were before, and steps that they had done since run again"
     )
 
 
@@ -89,41 +110,52 @@ def _escaped(name: str) -> str:
 
 
 class FileWatch:
-    """Notices that the database, its log, or the index of the log, is not the one that was opened any more. One look
-    costs three calls of the system. Used in the threads of the store.
+    """Detects that the database, its log, or the index of the log is no longer the file that was opened.
 
-    The index counts too: it has the locks that all processes share. Whoever makes another one knows nothing of those
-    that have the old one, and the two overwrite each other's commits.
+    One check costs three system calls. It is used in the threads of the store.
+
+    The index counts too: it has the locks that all processes share. A process that creates another index does not see
+    the locks of processes that use the old one, and the two overwrite each other's commits.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._found: dict[str, tuple[int, int]] = {}  # by the end of the name
-        self.is_replaced = False  # From then on nothing is known of what the files at these paths have.
+        self._found: dict[str, tuple[int, int]] = {}  # by the ending of the file name
+        self._log_bytes = 0
+        self._salts = b""
+        self._why = ""  # Once set, the contents of the files at these paths are unknown.
+
+    @property
+    def is_replaced(self) -> bool:
+        return bool(self._why)
 
     def kept(self, work: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
-        """Do work that writes. Raises StoreReplaced instead of saying that it is done if nobody else would see it; and
-        before it is done, so that nothing is written beside what others have written since."""
+        """Do work that writes. Raises StoreReplaced if nobody else would see the result.
+
+        The check before the work prevents a write beside what others have written since. The check after it prevents
+        that a lost write is acknowledged.
+        """
         self.check()
         done = work(connection)
         self.check()
         return done
 
     def check(self) -> None:
-        """Raise StoreReplaced if what is written to the open files would be seen by nobody else."""
+        """Raise StoreReplaced if nobody else would see what is written to the open files."""
         for end in ("", "-wal", "-shm"):
             what = self._change(end)
             if what:
-                self.is_replaced = True
-                raise StoreReplaced(
+                self._why = self._why or (
                     f"{self._path}{end} was {what} while the engine had it open: what it writes would be lost. The"
                     " engine stops, and nothing that it was asked for since is acknowledged. Put the files back, or"
                     " restore them from a backup, then start it again; to move or copy a database, stop all engines"
-                    " first, or use VACUUM INTO",
-                    path=self._path,
+                    " first, or use VACUUM INTO"
                 )
+        if self._why:
+            raise StoreReplaced(self._why, path=self._path)
 
     def _change(self, end: str) -> str:
+        log_bytes = self._log_bytes  # Read before the file is: another thread may look at a longer log meanwhile.
         try:
             found = os.stat(f"{self._path}{end}")  # noqa: PTH116 - a Path would cost as much again
         except OSError:
@@ -131,5 +163,30 @@ class FileWatch:
         identity = found.st_dev, found.st_ino
         if self._found.setdefault(end, identity) != identity:
             return "replaced by another file"
-        # The log is empty after a checkpoint that asks for it. The database never is, once it is open.
+        if end == "-wal":
+            self._follow_log(log_bytes, found.st_size)
+        # The log may be empty after a checkpoint that asks for it. An open database never is.
         return "emptied" if not end and found.st_size == 0 else ""
+
+    def _follow_log(self, before: int, now: int) -> None:
+        """Find out whether the log was cut: no start finds what is written behind a cut.
+
+        SQLite overwrites the log from its beginning, and never shortens it. But somebody's checkpoint may empty it, and
+        then it grows again: it begins with other salts.
+        """
+        if now != before:
+            salts = _salts(self._path)
+            if 0 < now < before and salts == self._salts:
+                self._why = self._why or cut_log(self._path)
+            self._salts = salts
+        self._log_bytes = now
+
+
+def _salts(path: Path) -> bytes:
+    """Return what tells the log from the one before it in the same file. No process has a lock on the log itself, so it
+    may be opened and closed here."""
+    try:
+        with open(f"{path}-wal", "rb") as log:  # noqa: PTH123 - as above
+            return log.read(_SALTS.stop)[_SALTS]
+    except OSError:
+        return b""

@@ -7,23 +7,23 @@ import threading
 from types import TracebackType
 from typing import Final
 
-# Python's own is 5 ms: a thread that wants the GIL back from a busy one waits that long.
+# Python's default is 5 ms: a thread that wants the GIL back from a busy one waits that long.
 COMMIT_SWITCH_INTERVAL_S: Final = 0.0001
 
 
 class BriskSwitching:
-    """Lowers the interpreter's switch interval from the first entry to the last exit; for all threads of the process.
+    """Lowers the interpreter's switch interval from the first entry to the last exit, for all threads of the process.
 
-    sqlite3 lets go of the GIL around every call into SQLite, and where the main thread is busy, waits for a switch
-    interval to take it back. Measured on two cores with other load on them, arms in random order, in ms per commit:
+    sqlite3 releases the GIL around every call into SQLite. If the main thread is busy, sqlite3 waits for a switch
+    interval to take it back. Measured on two cores with other load on them, variants in random order, in ms per commit:
 
         100 journal rows, main thread never waits (480 commits)            p50 7.7, p95 23   with Python's 5 ms
                                                                            p50 2.5, p95 7.5  with this
         100 runs finished, event loop never idle (360 commits)             p50 7.8, p99 604, max 3559  with 5 ms
                                                                            p50 7.8, p99 25,  max 36    with this
 
-    So under an event loop, which lets go of the GIL by itself now and then, it is the rare long stall that goes away;
-    the usual commit is no faster.
+    So under an event loop, which releases the GIL by itself now and then, the rare long stall goes away. The usual
+    commit is no faster.
     """
 
     def __init__(self) -> None:

@@ -17,8 +17,8 @@ _VALUE = r"(?:\?|nullif\(\?, (?:0|'')\)|'\w*'|\d+)"
 _GROUP = re.compile(rf"\({_VALUE}(?:, {_VALUE})*(?:, \(select [^()]*\) - \?)?\)")
 _FRAGMENT = re.compile(r"\{(\w+)\}")
 
-# A batch is cut into pieces of these many rows, so that few statements are ever prepared and a hundred rows take four
-# executions. The widest has 128 * 25 variables; SQLite allows 32,766.
+# A batch is cut into pieces of this many rows. So few different statements are ever prepared, and a hundred rows take
+# four executions. The widest has 128 * 25 variables; SQLite allows 32,766.
 _WIDTHS = (128, 32, 8, 1)
 
 Execution = tuple[str, list[object]]
@@ -28,7 +28,7 @@ _decode_rows: Final = msgspec.json.Decoder(list[Row]).decode
 
 
 def load_queries(text: str) -> Mapping[str, str]:
-    """Queries by name, without comments and with fragments filled in. A fragment stands above its first use."""
+    """Return queries by name, without comments and with fragments filled in. A fragment must be above its first use."""
     queries: dict[str, str] = {}
     for block in text.split("-- name:")[1:]:
         name, _, body = block.partition("\n")
@@ -46,9 +46,9 @@ QUERIES: Final = load_queries(Path(__file__).with_name("queries.sql").read_text(
 class WideStatement:
     """A statement with one group of question marks, which is repeated to take many rows in one execution.
 
-    sqlite3 lets go of the GIL and takes it back for every execution, and executemany executes row by row: with a busy
+    sqlite3 releases the GIL and takes it back for every execution, and executemany executes row by row. With a busy
     main thread, 100 journal rows took 8.9 ms that way and 1.4 ms this way. Where nothing else is busy both take the
-    same; filling up to the next width with rows of nulls, to need one execution only, took a third more.
+    same time. Filling up to the next width with rows of nulls, to need one execution only, took a third longer.
     """
 
     __slots__ = ("_sql",)
@@ -60,7 +60,7 @@ class WideStatement:
         self._sql = {width: sql.replace(groups[0], ", ".join(groups * width)) for width in _WIDTHS}
 
     def executions(self, rows: Sequence[tuple[object, ...]]) -> list[Execution]:
-        """What to execute for all rows, in order; nothing for none."""
+        """Return the statements to execute for all rows, in order; none for no rows."""
         found: list[Execution] = []
         start, count = 0, len(rows)
         for width in _WIDTHS:
@@ -71,10 +71,10 @@ class WideStatement:
 
 
 class GatheredRows:
-    """A query whose rows come all at once, as one JSON text, if they can.
+    """A query whose rows come all at once, as one JSON text, if that is possible.
 
-    sqlite3 lets go of the GIL and takes it back for every row, which a busy main thread and the reader pay for alike: a
-    thousand runs that were woken after a restart had all ended after 0.58 s instead of 0.67.
+    sqlite3 releases the GIL and takes it back for every row, which slows down both a busy main thread and the reader.
+    With this, a thousand runs that were woken after a restart had all ended after 0.58 s instead of 0.67 s.
     """
 
     __slots__ = ("_gathering", "sql")
@@ -84,24 +84,26 @@ class GatheredRows:
         self._gathering = ""
 
     def fetch(self, connection: sqlite3.Connection, variables: Mapping[str, object]) -> list[Row]:
-        """All rows. Raises sqlite3.Error."""
+        """Return all rows. Raises sqlite3.Error."""
         try:
             (text,) = connection.execute(self.gathering(connection, variables), variables).fetchone()
             return [] if text is None else _decode_rows(text)
         except (sqlite3.DataError, sqlite3.OperationalError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            # It is too long for one text, has no JSON form, or is damaged: that the rows tell, or whoever reads them.
+            # The rows are too long for one text, have no JSON form, or are damaged. Reading them one by one shows
+            # which, or the code that converts them does.
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
             if code not in (sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_ERROR):
                 raise
             return connection.execute(self.sql, variables).fetchall()
 
     def gathering(self, connection: sqlite3.Connection, variables: Mapping[str, object]) -> str:
-        """The query that gives the one text, or null for no rows."""
+        """Return the query that gives the one text, or null for no rows."""
         if self._gathering:
             return self._gathering
         columns = connection.execute(f"select * from ({self.sql}) limit 0", variables).description  # noqa: S608 - our own
         names = ", ".join(f'"{name}"' for name, *_ in columns)
-        # In the order of the query: SQLite keeps it where rows are put together, other than where they are counted.
+        # The rows are in the order of the query: SQLite keeps that order when it concatenates rows, though not when it
+        # counts them.
         self._gathering = f"select '[' || group_concat(json_array({names})) || ']' from ({self.sql})"  # noqa: S608
         return self._gathering
 

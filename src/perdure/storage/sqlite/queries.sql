@@ -1,7 +1,7 @@
--- Every query of the SQLite store. `-- name:` starts one; a name in braces stands for the text of that query.
--- Where a query takes many rows, it has one group of question marks that is repeated (see queries.py). Rows of nulls pad it,
--- and must change nothing. Pairs are looked for in a select from a list, not in the list: only then does SQLite use an
--- index for them, and does not read the whole table.
+-- Every query of the SQLite store. A comment with its name starts a query. A name in braces stands for the text of that
+-- query. A query that takes many rows has one group of question marks, which is repeated (see queries.py). Rows of
+-- nulls pad it, and must change nothing. Pairs are looked up in a select from a list, not in the list: only then does
+-- SQLite use an index for them, and does not read the whole table.
 
 -- name: run_columns
 -- A run without payloads, in the order of the fields of kernel.records.Run.
@@ -22,7 +22,7 @@ case when runs.hold_kind is null and typeof(runs.hold_fingerprint) = 'text' then
 (runs.status = 'created' or runs.status = 'running' or runs.status = 'cancelling' or runs.status = 'rolling_back')
 
 -- name: given_ids
--- A JSON list of ids as rows: a list of question marks would meet SQLite's limit on variables.
+-- A JSON list of ids as rows. A list of question marks would exceed SQLite's limit on variables.
 (select value from json_each(:ids))
 
 -- name: enroll
@@ -39,9 +39,13 @@ select id, epoch, alive, batch, host, pid, workflows, started_at from engines or
 select id, epoch, alive, batch, host, pid, workflows, started_at from engines indexed by engines_living
 where alive order by epoch
 
+-- name: newest_engines
+-- The engines that enrolled last, and the last batch of each.
+select epoch, id, batch from engines where typeof(epoch) = 'integer' order by epoch desc limit :limit
+
 -- name: is_needless
--- A dead engine that nobody needs to know of: it owns nothing, it is not the last one to come, and what code it had a later one has too,
--- so that whoever looks for overdue runs knows of all code that there was.
+-- A dead engine that can be forgotten: it owns nothing, it is not the last to enroll, and a later engine has the same
+-- code. So an engine that looks for overdue runs still knows all code that there was.
 not old.alive and old.epoch < (select max(epoch) from engines where typeof(epoch) = 'integer')
 and (
     old.workflows = '[]'
@@ -53,23 +57,23 @@ and (
 and not exists (select 1 from runs indexed by runs_active where {active} and runs.owner = old.id)
 
 -- name: sign_off
--- No engine has ended at this time: it tells those that have signed off from those that died.
+-- No engine can have ended at this time. It marks engines that have signed off, in contrast to engines that died.
 update engines set ended_at = 0 where id = :id and not alive
 
 -- name: forget_signed_off
--- The last engine to come stays until another one has signed off.
+-- The last engine to enroll stays until another one has signed off.
 delete from engines where epoch in (
     select old.epoch from engines as old indexed by engines_ended
     where not old.alive and old.ended_at = 0 and {is_needless} limit :limit
 )
 
 -- name: note_ended
--- From now on they are dead for a while.
+-- Note when dead engines were first found dead. They are kept for a while from then on.
 update engines set ended_at = :at
 where id in (select id from engines indexed by engines_ended where not alive and ended_at is null limit :limit)
 
 -- name: needless_engines
--- Engines to be forgotten. Ids come as bytes, since one that is damaged cannot be read as text.
+-- Engines to be forgotten. Ids are read as bytes, since a damaged id cannot be read as text.
 select old.epoch, cast(old.id as blob) from engines as old indexed by engines_ended
 where not old.alive and old.ended_at < :before and {is_needless} limit :limit
 
@@ -81,23 +85,23 @@ delete from engines where epoch in {given_ids}
 select id, epoch, alive, batch, host, pid, workflows, started_at from engines where id = :id
 
 -- name: living
--- Engines not marked dead. What is no text is no engine's id: it is damage, of which nobody can be the owner.
+-- Engines that are not marked dead. An id that is not text is damage, not an engine: it owns nothing.
 select id from engines where alive and typeof(id) = 'text'
 
 -- name: mark_dead
--- The end of an engine: it can never write again.
+-- Mark an engine dead: it can never write again.
 update engines set alive = 0 where id = :id and alive
 
 -- name: release
--- Let go of all runs of an engine; only active ones have an owner.
+-- Give up all runs of an engine. Only active runs have an owner.
 update runs indexed by runs_active set owner = null where {active} and owner = :id
 
 -- name: advance
--- The fence and the batch number in one.
+-- Check the fence and the batch number in one statement.
 update engines set batch = :number where id = :id and epoch = :epoch and alive and batch = :number - 1
 
 -- name: insert_runs
--- New runs; an id that is taken shows in the number of rows. Each was born before so many of the batch's numbers.
+-- New runs. If an id is taken, fewer rows are written. Each run was born before this many of the batch's numbers.
 insert into runs (
     id, workflow, model, parent_id, bond, created_at,
     workflow_version, status, version, revision, owner, claim, tags, hold_kind, hold_fingerprint, hold, deadline,
@@ -108,8 +112,8 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 
 on conflict (id) do nothing
 
 -- name: insert_beginning_runs
--- The same for runs that begin at once and have nothing special about them, as most do. sqlite3 takes four times as long
--- to hand over a null as a number. So no nulls come here, nor below: 0 stands for null instead of a text, '' instead of a number.
+-- New runs that begin at once and have only usual values, as most do. sqlite3 takes four times as long to pass a null
+-- as a number. So no nulls are passed here, nor below: 0 stands for null in a text column, '' in a number column.
 insert into runs (
     id, workflow, model, parent_id, bond, created_at, workflow_version, status, version, revision, owner, claim, tags,
     attempt, recoveries, undo, origin, started_at, updated_at, spilled, input, born
@@ -118,7 +122,7 @@ values (?, ?, ?, nullif(?, 0), ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, 0, 0, ?, ?, ?, 0, ?
 on conflict (id) do nothing
 
 -- name: update_runs
--- Runs' rows in their final state, payloads apart; a row not as expected shows in the number of rows.
+-- Runs' rows in their final state, without payloads. If a row is not as expected, fewer rows are written.
 update runs set
     workflow_version = new.workflow_version, status = new.status, version = new.version, revision = new.revision,
     owner = new.owner, claim = new.claim, tags = new.tags, hold_kind = new.hold_kind,
@@ -137,7 +141,7 @@ where runs.id = new.id and runs.owner is new.expected_owner and runs.version = n
     and runs.claim = new.expected_claim
 
 -- name: update_runs_with_outcome
--- The same with output and failure.
+-- Runs' rows in their final state, with output and failure.
 update runs set
     workflow_version = new.workflow_version, status = new.status, version = new.version, revision = new.revision,
     owner = new.owner, claim = new.claim, tags = new.tags, hold_kind = new.hold_kind,
@@ -158,7 +162,7 @@ where runs.id = new.id and runs.owner is new.expected_owner and runs.version = n
     and runs.claim = new.expected_claim
 
 -- name: update_runs_briefly
--- The same for runs of which most stays as it is: 10 µs a row instead of 22 (medians of three, busy machine).
+-- The same for runs with few changes: 10 µs a row instead of 22 (medians of three, busy machine).
 update runs set
     status = new.status, version = new.version, revision = new.revision, owner = new.owner, claim = new.claim,
     updated_at = new.updated_at, completed_at = new.completed_at
@@ -188,7 +192,7 @@ where runs.id = new.id and runs.owner is new.expected_owner and runs.version = n
     and runs.claim = new.expected_claim
 
 -- name: update_succeeding_runs
--- The same for runs that end with an output which is not large.
+-- The same for runs that end with an output that is not large.
 update runs set
     status = new.status, version = new.version, revision = new.revision, owner = null, claim = new.claim,
     updated_at = new.updated_at, completed_at = new.updated_at,
@@ -202,7 +206,7 @@ where runs.id = new.id and runs.owner = new.expected_owner and runs.version = ne
     and runs.claim = new.expected_claim
 
 -- name: drop_large_input
--- A new input takes the old one's large payload with it.
+-- Delete the large payload of an input that is replaced.
 delete from payloads where run_id = ? and slot = 'input'
 
 -- name: replace_input
@@ -210,15 +214,15 @@ delete from payloads where run_id = ? and slot = 'input'
 update runs set spilled = (spilled & ~1) | ?, input = ?, workflow = ? where id = ?
 
 -- name: expectations
--- What tells whether runs are as a batch expects them.
+-- The columns that show whether runs are as a batch expects them.
 select id, owner, version, claim from runs where id in {given_ids}
 
 -- name: revisions
--- How many audit rows runs have: whether they have changed in what is no change of their version.
+-- How many audit rows runs have. It also shows changes that leave the version as it is.
 select id, revision from runs where id in {given_ids}
 
 -- name: archive
--- Set entries aside, from one on.
+-- Archive entries from one on.
 insert into journal_archive (
     run_id, attempt, seq, position, kind, name, value, failure, attempts, started_at, at, digest, spilled
 )
@@ -226,24 +230,24 @@ select run_id, ?, seq, position, kind, name, value, failure, attempts, started_a
 from journal where run_id = ? and seq >= ?
 
 -- name: archive_payloads
--- Their large payloads go along.
+-- Move the large payloads of archived entries.
 update payloads set slot = 'archive:' || ? || ':' || substr(slot, 7)
 where run_id = ? and slot glob 'entry:*' and cast(substr(slot, 7) as integer) >= ?
 
 -- name: archive_clear
--- Take the entries set aside out of the journal.
+-- Delete archived entries from the journal.
 delete from journal where run_id = ? and seq >= ?
 
 -- name: clear_journal
--- A run continues without its history: entries,
+-- A run continues without its history. Delete its entries,
 delete from journal where run_id = ?
 
 -- name: clear_archive
--- those set aside by retries,
+-- the entries that retries have archived,
 delete from journal_archive where run_id = ?
 
 -- name: clear_audit
--- the audit trail, which begins anew with where it continues,
+-- the audit trail, which begins again where the run continues,
 delete from audit where run_id = ?
 
 -- name: clear_history_payloads
@@ -256,7 +260,7 @@ insert into journal (run_id, seq, position, kind, name, value, failure, attempts
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: insert_steps
--- The same for steps that were done at the first attempt.
+-- Append entries of steps that succeeded at the first attempt.
 insert into journal (run_id, seq, position, kind, name, value, attempts, started_at, at, digest, spilled)
 values (?, ?, ?, 'step', ?, ?, 1, ?, ?, ?, 0)
 
@@ -270,27 +274,27 @@ values (?, ?, ?)
 delete from waits where run_id in (values (?))
 
 -- name: drop_waits
--- Single waits.
+-- Waits at single positions.
 delete from waits where (run_id, position) in (with new (run_id, position) as (values (?, ?)) select * from new)
 
 -- name: clear_staged
--- All that is staged for runs.
+-- All staged results of runs.
 delete from staged where run_id in (values (?))
 
 -- name: drop_staged
--- What is staged at single positions.
+-- Staged results at single positions.
 delete from staged where (run_id, position) in (with new (run_id, position) as (values (?, ?)) select * from new)
 
 -- name: staged_columns
--- What is staged, in the order of the fields of kernel.records.Staged.
+-- A staged result, in the order of the fields of kernel.records.Staged.
 run_id, position, name, claim, attempt, value, started_at, at
 
 -- name: staged
--- What is staged for runs.
+-- Staged results of runs.
 select {staged_columns} from staged where run_id in {given_ids} order by run_id, position
 
 -- name: staged_at
--- What is staged at one position.
+-- The staged result at one position.
 select {staged_columns} from staged where run_id = :run_id and position = :position
 
 -- name: insert_staged
@@ -298,7 +302,7 @@ insert into staged ({staged_columns})
 values (:run_id, :position, :name, :claim, :attempt, :value, :started_at, :at)
 
 -- name: is_owned
--- Whether a run is an engine's, with this claim.
+-- Whether an engine owns a run, with this claim.
 select 1 from runs
 where id = :run_id and owner = :engine_id and claim = :claim and hold_kind is null and {active}
 
@@ -311,7 +315,7 @@ insert or replace into waits (
 values (?, ?, ?, ?, ?, ?, ?, ?, nullif(?, 0), ?, nullif(?, ''), ?, nullif(?, 0), ?, nullif(?, 0))
 
 -- name: mark_waits
--- Positions that were won: their runs must go on.
+-- Mark positions as won: their runs must go on.
 update waits set due_at = 0
 where (run_id, position) in (with new (run_id, position) as (values (?, ?)) select * from new)
 
@@ -320,7 +324,7 @@ where (run_id, position) in (with new (run_id, position) as (values (?, ?)) sele
 update runs set consumed = 1 where id in (values (?))
 
 -- name: take_numbers
--- The next numbers of the one count.
+-- Take the next numbers of the sequence.
 update sequence set value = value + :count
 
 -- name: last_number
@@ -330,29 +334,29 @@ select value from sequence
 select version from handler_book
 
 -- name: numbers_used
--- The greatest number that was ever given, as far as rows tell.
+-- The greatest number that was ever given, as far as rows show.
 select max(
     coalesce((select max(number) from events where typeof(number) = 'integer'), 0),
     coalesce((select max(number) from waits where typeof(number) = 'integer'), 0)
 )
 
 -- name: put_keys
--- Keys of events; one that was used before shows in the number of rows.
+-- Insert keys of events. If a key was used before, fewer rows are written.
 insert into event_keys (key, event_id, at) values (?, ?, ?) on conflict (key) do nothing
 
 -- name: delete_keys
--- Keys of events that were refused after all.
+-- Delete keys of events that were refused.
 delete from event_keys where key in {given_ids}
 
 -- name: insert_events
--- New events, or events that change their place.
+-- Insert new events, or events that change their place.
 insert into events (
     number, id, run_id, position, option, shared, consumed, name, expires_at, fallback, key, actor, at, fields, value
 )
 values (?, ?, nullif(?, 0), nullif(?, 0), ?, ?, ?, ?, ?, ?, nullif(?, 0), ?, ?, ?, ?)
 
 -- name: read_events
--- Events that runs have read.
+-- Delete events that runs have read.
 delete from events where rowid in (
     select events.rowid from (with new (run_id, id) as (values (?, ?)) select * from new) as new
     cross join events indexed by events_run
@@ -360,7 +364,8 @@ delete from events where rowid in (
 )
 
 -- name: note_reads
--- Of those, the retained ones: their runs do not read them again. Runs before they are deleted.
+-- Note which runs have read retained events, so that they do not read them again. Executed before these events are
+-- deleted.
 insert or ignore into event_reads (run_id, event_id)
 select events.run_id, events.id
 from (with new (run_id, event_id) as (values (?, ?)) select * from new) as new
@@ -369,12 +374,12 @@ cross join events indexed by events_run
 where not events.consumed
 
 -- name: give_event
--- An event that was waiting in its run's box has won a position.
+-- An event that was waiting in its run's mailbox has won a position.
 update events indexed by events_run set position = :position, option = :option
 where run_id is not null and run_id = :run_id and id = :id
 
 -- name: free_event
--- What it had won is gone: it waits again.
+-- The position that an event had won is gone: the event waits again.
 update events indexed by events_run set position = null where run_id is not null and run_id = :run_id and id = :id
 
 -- name: delete_event
@@ -386,7 +391,7 @@ delete from events indexed by events_run where run_id is not null and run_id = :
 delete from events where run_id is null and name = :name and number = :number
 
 -- name: set_reached
--- How far a retained event has come; null: to all who waited for it.
+-- How far a retained event has been delivered. Null: to all runs that waited for it.
 update events set reached = :reached where run_id is null and name = :name and number = :number
 
 -- name: insert_letter
@@ -397,7 +402,7 @@ values (:id, :name, :fields, :run_id, :status, :ended_at, :consumed, :at, :value
 delete from dead_letters where id in (values (?))
 
 -- name: forget_reads
--- A run has ended: what it has read no longer matters.
+-- A run has ended: the events that it has read no longer matter.
 delete from event_reads where run_id in (values (?))
 
 -- name: event_columns
@@ -411,24 +416,30 @@ waits.run_id, waits.position, waits.option, waits.kind, waits.name, waits.filter
 waits.number, waits.due_at, waits.attempts, waits.failure, waits.since, waits.details
 
 -- name: is_eventful
--- Whether there is any event that some run has, and anybody who waits for the end of a run.
+-- Whether any run has an event, and whether any run waits for the end of a run.
 select exists (select 1 from events indexed by events_run where run_id is not null),
     exists (select 1 from waits indexed by waits_target where target is not null and due_at is null)
 
 -- name: freed
--- What has won a position of these runs, and all that those of them still have that are over.
+-- The events that have won these positions, or any position of these runs, and all events of those runs that are over.
+-- Pairs are looked up by a join: SQLite looks up `(a, b) in (…)` by the first column alone.
+select {event_columns}
+from (select json_extract(value, '$[0]') as run_id, json_extract(value, '$[1]') as position from json_each(:positions)) as given
+cross join events indexed by events_won on events.run_id = given.run_id and events.position = given.position
+where events.position is not null
+union all
 select {event_columns} from events indexed by events_won where position is not null and run_id in {given_ids}
 union all
 select {event_columns} from events indexed by events_run
 where run_id is not null and run_id in (select value from json_each(:cleared)) and position is null
 
 -- name: queue
--- What waits in the queue of a name.
+-- The events in the queue of a name.
 select {event_columns} from events indexed by events_queue
 where run_id is null and name = :name and number > :after and expires_at > :at order by number limit :limit
 
 -- name: shapes
--- By which fields waits for a name choose. Steps from shape to shape through the index.
+-- The sets of fields by which waits for a name choose. Steps from shape to shape through the index.
 with recursive shapes (shape) as (
     select min(shape) from waits indexed by waits_open where name = :name and kind = 'event' and due_at is null
     union all
@@ -442,63 +453,63 @@ with recursive shapes (shape) as (
 select shape from shapes where shape is not null
 
 -- name: waiting
--- Who waits for a name and chooses by exactly this, the longest waiting first.
+-- Waits for a name with exactly this filter, the longest waiting first.
 select {wait_columns} from waits indexed by waits_open
 where kind = 'event' and due_at is null and name = :name and shape = :shape and filter = :filter
     and number > :after and number < :before
 order by number limit :limit
 
 -- name: pending
--- How many wait in the queue of a name. Counted, if their number was damaged.
+-- How many events are in the queue of a name. They are counted if their stored number is damaged.
 select case when typeof(length) = 'integer' and length >= 0 then length else (
     select count(*) from events indexed by events_queue where run_id is null and name = :name and consumed
 ) end
 from queues where name = :name
 
 -- name: pending_expired
--- How many of them have expired.
+-- How many events in the queue of a name have expired.
 select count(*) from events indexed by events_queue
 where run_id is null and name = :name and consumed and expires_at <= :at
 
 -- name: has_read
--- Which of these retained events a run has read or was given.
+-- Of these retained events, those that a run has read or was given.
 select event_id from event_reads where run_id = :run_id and event_id in {given_ids}
 union select id from events indexed by events_run
 where run_id is not null and run_id = :run_id and not consumed and id in {given_ids}
 
 -- name: readers
--- Which of these runs have read a retained event or were given it.
+-- Of these runs, those that have read a retained event or were given it.
 select run_id from event_reads where event_id = :event_id and run_id in {given_ids}
 union select run_id from events indexed by events_run
 where run_id is not null and run_id in {given_ids} and id = :event_id
 
 -- name: born
--- The count when a run was created.
+-- The value of the sequence when a run was created.
 select born from runs where id = :run_id
 
 -- name: still_active
--- Which of these runs have not ended.
+-- Of these runs, those that have not ended.
 select runs.id from runs where runs.id in {given_ids} and {active}
 
 -- name: awaiting
--- Who waits for the end of a run.
+-- Waits for the ends of these runs.
 select {wait_columns} from waits indexed by waits_target
 where target is not null and due_at is null and target in {given_ids}
 
 -- name: kept
--- A retained event on its way, and how far it has come.
+-- A retained event that is being delivered, and how far it has been delivered.
 select {event_columns}, events.reached from events indexed by events_reached where reached is not null and id = :id
 
 -- name: spreading
 select id from events indexed by events_reached where reached is not null order by number
 
 -- name: events
--- What was sent to runs and given to them.
+-- Events that were sent or given to runs.
 select {event_columns} from events indexed by events_run
 where run_id is not null and run_id in {given_ids} order by run_id, number
 
 -- name: queued_events
--- What waits for anybody.
+-- Events that any run may get.
 select {event_columns} from events where run_id is null and (:name is null or name = :name) order by number limit :limit
 
 -- name: letters
@@ -512,7 +523,7 @@ select id, name, value, fields, run_id, status, ended_at, consumed, at from dead
 select key, event_id from event_keys where key in {given_ids}
 
 -- name: purge_events
--- What has expired, but for what has won a wait and what is on its way.
+-- Delete expired events, except those that have won a wait and those that are still being delivered.
 delete from events where rowid in (
     select rowid from events indexed by events_expiry
     where position is null and expires_at <= :at and reached is null limit :limit
@@ -520,7 +531,7 @@ delete from events where rowid in (
 returning id, run_id is null and not consumed
 
 -- name: purge_reads
--- Who read retained events that are gone.
+-- Forget which runs have read retained events that are gone.
 delete from event_reads where event_id in {given_ids}
 
 -- name: purge_keys
@@ -532,19 +543,20 @@ select {run_columns} from runs indexed by runs_parent
 where runs.parent_id in {given_ids} and {active} and runs.bond <> 'detached' order by runs.created_at, runs.id
 
 -- name: stopped_children
--- The same, with those that were cancelled or rolled back.
+-- Active children that are not detached, and children that were cancelled or rolled back.
 select {run_columns} from runs indexed by runs_parent
 where runs.parent_id in {given_ids} and runs.status not in ('succeeded', 'failed') and runs.bond <> 'detached'
 order by runs.created_at, runs.id
 
 -- name: known_version
--- A run's version. That of an operation is the topic of its message, which earlier versions of Perdure did not store with it.
+-- A run's version. The version of an operation is the topic of its message. Earlier versions of Perdure did not store
+-- it with the run.
 case when runs.model = 'operation' and runs.workflow_version = '' then coalesce(
     (select topic from messages where messages.id = substr(runs.origin, instr(runs.origin, ' ') + 1)), ''
 ) else runs.workflow_version end
 
 -- name: known_model
--- A run's model, '' if only code of its name can tell: see Run.known_model.
+-- A run's model, '' if only code of its name knows it: see Run.known_model.
 case when runs.model <> 'operation' and (
     (runs.model = 'function' and runs.claim = 0)
     or (runs.origin <> '' and (runs.bond <> 'called' or instr(runs.origin, ' #') > 0))
@@ -557,8 +569,8 @@ case when runs.model <> 'operation' and (
 )
 
 -- name: ripe_waits
--- Waiting runs, fitting what is offered, that nobody has and that are due before a time, in the order of the index, so that who
--- has seen enough can stop. A run is there once for each of its waits.
+-- Suspended runs that fit what is offered, have no living owner and are due before a time. They are in the order of the
+-- index, so that a reader that has enough can stop. A run is listed once for each of its waits.
 select waits.run_id, waits.due_at from waits indexed by waits_due cross join runs on runs.id = waits.run_id
 where waits.due_at is not null and waits.due_at < :before
     and runs.status = 'suspended' and runs.hold_kind is null and {offered}
@@ -566,19 +578,20 @@ where waits.due_at is not null and waits.due_at < :before
 order by waits.due_at
 
 -- name: damaged_waits
--- Waiting runs with a time that is none: texts and other damage stand behind all numbers. Whoever takes one up holds it.
+-- Suspended runs with a due time that is not a number: texts and other damage sort after all numbers. The engine that
+-- claims one of these runs holds it.
 select waits.run_id from waits indexed by waits_due cross join runs on runs.id = waits.run_id
 where waits.due_at is not null and waits.due_at > 4611686018427387904 and runs.status = 'suspended'
     and runs.hold_kind is null
 order by waits.due_at limit :limit
 
 -- name: is_held_alive
--- A held run that its deadline ends.
+-- A held run that its deadline can end.
 (runs.model = 'operation' or runs.status in ('created', 'running', 'suspended'))
 
 -- name: ripe_deadlines
--- The same by their deadlines. A held run that goes forward is there too, and a held run of an operation on either way: nobody's code
--- is needed to end these.
+-- Runs whose deadline is due before a time. A held run that goes forward is listed too, and a held run of an operation
+-- in either direction: ending these needs no engine's code.
 select runs.id, runs.deadline from runs indexed by runs_deadline
 where runs.deadline is not null and {active} and runs.deadline < :before
     and case when runs.hold_kind is null then {offered} else {is_held_alive} end
@@ -591,7 +604,7 @@ insert into audit (run_id, seq, version, was, became, cause, actor, details, at)
 values (?, ?, ?, nullif(?, 0), ?, ?, ?, ?, ?)
 
 -- name: put_published
--- What runs show now, unless something newer is there.
+-- Values that runs have published, unless a newer one is stored.
 insert into published (run_id, key, at, seq, number, value)
 values (?, ?, ?, ?, ?, ?)
 on conflict (run_id, key) do update set at = excluded.at, seq = excluded.seq, number = excluded.number, value = excluded.value
@@ -603,35 +616,35 @@ insert into stream_items (run_id, stream, "offset", at, position, attempt, seq, 
 values (?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: last_offset
--- How long a stream is.
+-- The length of a stream.
 select coalesce(max("offset"), 0) from stream_items where run_id = :run_id and stream = :stream
 
 -- name: said_in
--- What of an activation's words is in a run's streams.
+-- Numbers of an activation's items that are in a run's streams already.
 select number from stream_items indexed by stream_items_said where seq is not null and run_id = :run_id and seq = :seq
 
 -- name: forget_said
--- From an activation on, a run's words may be said anew.
+-- A run may append again from an activation on.
 update stream_items indexed by stream_items_said set seq = null, number = null
 where seq is not null and run_id = :run_id and seq >= :first
 
 -- name: outdate_published
--- The same for what it shows: that stays until it is said anew.
+-- The same for published values: each stays until it is published again.
 update published set seq = :seq, number = :number where run_id = :run_id and seq >= :first
 
 -- name: reply_mail
--- Answers, for mail that is still there.
+-- Insert replies to mail that still exists.
 insert or replace into mail_replies (slot, reply, at)
 select mail.slot, new.reply, new.at from (with new (id, reply, at) as (values (?, ?, ?)) select * from new) as new
 join mail on mail.id = new.id where mail.slot is not null
 
 -- name: delete_mail
--- Mail that a commit consumes.
+-- Delete mail that a commit consumes.
 delete from mail where id in (values (?))
 
 -- name: owners
--- Everybody who owns an active run and is not a living engine. Steps from owner to owner through the index instead of
--- reading every run.
+-- Owners of active runs that are not living engines. Steps from owner to owner through the index instead of reading
+-- every run.
 with recursive owners (owner) as (
     select min(runs.owner) from runs indexed by runs_active where {active} and runs.owner is not null
     union all
@@ -644,19 +657,19 @@ with recursive owners (owner) as (
 select owner from owners where owner is not null and owner not in (select id from engines where alive)
 
 -- name: stage
--- Runs that code has begun, or those that none has, or all: the number of a run's first row is 1.
+-- Runs that have begun, or runs that have not, or all. A run has begun if it has a row with the number 1.
 (:begun is null or :begun = exists (select 1 from message_event where scope = runs.id and seq = 1))
 
 -- name: claimable
--- The oldest runs of a workflow that an owner (or nobody) has and that do not just wait, without those held.
+-- The oldest runs of a workflow that an owner (or nobody) has, without suspended and held ones.
 select runs.created_at, runs.id from runs indexed by runs_awake
 where {awake} and runs.owner is :owner and runs.workflow = :workflow and runs.workflow_version = :stored_version
     and {known_model} in (:model, :or_model) and {known_version} = :version and runs.hold_kind is null and {stage}
 order by runs.created_at, runs.id limit :limit
 
 -- name: claimable_blocked
--- Runs of a workflow that nobody alive has, blocked with other code: see kernel/fingerprints.py. Without a fingerprint, all that
--- some code may fit.
+-- Runs of a workflow without a living owner that are blocked with other code: see kernel/fingerprints.py. Without a
+-- fingerprint, all runs that some code may fit.
 select runs.created_at, runs.id, runs.owner from runs indexed by runs_held
 where runs.hold_kind = 'blocked' and runs.workflow = :workflow and {active}
     and {known_model} in (:model, :or_model) and {known_version} = :version
@@ -671,18 +684,18 @@ update runs set owner = :owner, claim = case when typeof(claim) = 'integer' then
 where id in {given_ids}
 
 -- name: put_model
--- What a run is, once that is known.
+-- The model of a run, once it is known.
 update runs set model = :model where id = :run_id
 
 -- name: runs
--- Runs by id, and whether the owner of each is no living engine.
+-- Runs by id, and whether each has no living owner.
 select {run_columns},
     runs.owner is not null and not exists (select 1 from engines where engines.id = runs.owner and engines.alive)
     as forsaken
 from runs where runs.id in {given_ids}
 
 -- name: set_aside
--- Hold a run that is damaged. Its revision is left alone if that is no number.
+-- Hold a damaged run. Its revision is left as it is if it is not a number.
 update runs set
     owner = null, hold_kind = :kind, hold_fingerprint = '', hold = :hold,
     revision = case when typeof(revision) = 'integer' then revision + 1 else revision end
@@ -696,7 +709,7 @@ insert or ignore into audit (run_id, seq, version, was, became, cause, actor, de
 select id, revision, version, status, :kind, :reason, '', '', :at from runs where id = :run_id
 
 -- name: waits
--- What runs wait for.
+-- The waits of runs.
 select {wait_columns} from waits where run_id in {given_ids} order by run_id, position, option
 
 -- name: stored_runs
@@ -730,7 +743,7 @@ select run_id, seq, position, kind, name,
 from journal where run_id in {given_ids} order by run_id, seq
 
 -- name: archived
--- Entries set aside by retries, with their attempt first.
+-- Entries that retries have archived, with their attempt first.
 select attempt, run_id, seq, position, kind, name,
     case when spilled = 1
         then (select data from payloads where run_id = :run_id and slot = 'archive:' || attempt || ':' || seq)
@@ -751,7 +764,8 @@ select run_id, seq, version, was, became, cause, actor, details, at from audit
 where run_id in {given_ids} order by run_id, seq
 
 -- name: changed_runs
--- Runs that may have audit rows from a time on, by id. Setting a run aside is audited, and leaves its time as it was.
+-- Runs that may have audit rows from a time on, by id. Holding a damaged run is audited, but leaves the run's time as
+-- it was.
 select id, workflow from runs
 where id > :after and (updated_at >= :since or hold_kind is not null)
 order by id limit :limit
@@ -760,7 +774,7 @@ order by id limit :limit
 select status from runs where id = :run_id
 
 -- name: published
--- What a run shows, under one key or all, in the order of the fields of kernel.records.PublishedValue.
+-- Values that a run has published, under one key or all, in the order of the fields of kernel.records.PublishedValue.
 select run_id, key, value, at from published where run_id = :run_id and (:key is null or key = :key) order by key
 
 -- name: stream
@@ -769,7 +783,7 @@ select run_id, stream, "offset", value, at, position, attempt from stream_items
 where run_id = :run_id and stream = :stream and "offset" > :after order by "offset" limit :limit
 
 -- name: streams
--- The names of a run's streams, and how long each is. Steps from name to name through the key instead of reading items.
+-- The names of a run's streams, and their lengths. Steps from name to name through the key instead of reading items.
 with recursive names (stream) as (
     select min(stream) from stream_items where run_id = :run_id
     union all
@@ -782,15 +796,15 @@ select
 from names where names.stream is not null order by names.stream
 
 -- name: post
--- Leave mail, unless its slot shows that it was left before.
+-- Store a mail, unless its slot shows that it was stored before.
 insert into mail (run_id, sender, slot, op, at)
 select :run_id, :sender, :slot, :op, :at
 where :slot is null or :slot not in (select slot from mail_replies)
 on conflict (slot) where slot is not null do nothing
 
 -- name: addressed
--- Mail that an engine may answer, beside its run, if that is there. Mail is consumed soon, so it is the mail that is gone
--- through, not the runs.
+-- Mail that an engine may answer, joined with its run, if that exists. Mail is consumed soon, so the query reads the
+-- mail, not the runs.
 from mail left join runs on runs.id = mail.run_id
 where (
     runs.owner is null or runs.owner = :engine_id or runs.owner not in (select id from engines where alive)
@@ -801,23 +815,23 @@ where (
 select mail.id, mail.run_id, mail.sender, coalesce(mail.slot, ''), mail.op, mail.at {addressed} order by mail.id limit :limit
 
 -- name: has_mail
--- Whether there is any.
+-- Whether there is mail that an engine may answer.
 select 1 {addressed} limit 1
 
 -- name: replies
--- Which of these slots have an answer.
+-- Of these slots, those that have a reply.
 select slot from mail_replies where slot in {given_ids}
 
 -- name: take_replies
--- The same, and empty the slots.
+-- The replies in these slots. Empties the slots.
 delete from mail_replies where slot in {given_ids} returning slot, reply
 
 -- name: purge_replies
--- Forget answers that nobody came for.
+-- Delete replies that nobody has read.
 delete from mail_replies where slot in (select slot from mail_replies where at < :before limit :limit)
 
 -- name: mail_there
--- Of these mails, those that are still there.
+-- Of these mails, those that still exist.
 select id from mail where id in {given_ids}
 
 -- name: owned_elsewhere
@@ -826,7 +840,7 @@ select id from runs
 where id in {given_ids} and owner <> :engine_id and owner in (select id from engines where alive)
 
 -- name: filters
--- The conditions of a RunFilter but for the cursor; null stands for a condition that was not given.
+-- The conditions of a RunFilter except the cursor. Null stands for a condition that was not given.
 (:workflow is null or runs.workflow = :workflow)
 and (:statuses is null or runs.status in (select value from json_each(:statuses)))
 and (:hold is null or runs.hold_kind = :hold)
@@ -839,18 +853,18 @@ and (:tags is null or not exists (
 ))
 
 -- name: window
--- From the cursor on, in the order that every index for listings has.
+-- Runs from the cursor on, in the order of every index for listings.
 runs.created_at >= :created_from and (runs.created_at, runs.id) < (:before_at, :before_id)
 
 -- name: by_parent
--- Where a listing finds its runs: each is one of these and the filters, of several statuses one for each.
+-- The starting points of listings. Each listing is one of these with the filters, once for each status.
 from runs indexed by runs_parent where runs.parent_id = :parent_id and {window}
 
 -- name: by_hold
 from runs indexed by runs_held where runs.hold_kind = :hold and {window}
 
 -- name: by_tag
--- One of the tags finds the runs, the filters check the others.
+-- One tag finds the runs. The filters check the other tags.
 from run_tags cross join runs on runs.id = run_tags.run_id
 where run_tags.key = :tag_key and run_tags.value = :tag_value and run_tags.created_at >= :created_from
     and (run_tags.created_at, run_tags.run_id) < (:before_at, :before_id)
@@ -862,7 +876,8 @@ from runs indexed by runs_workflow where runs.workflow = :workflow and runs.stat
 from runs indexed by runs_status where runs.status = :status and {window}
 
 -- name: tally
--- How many runs have a status and were created between two times, of each up to a limit: a walk in the index, and no row.
+-- How many runs have a status and were created between two times, up to a limit for each status. Reads the index only,
+-- and no row.
 select (
     select count(*) from (
         select 1 from runs indexed by runs_status

@@ -18,7 +18,7 @@ from perdure.storage.sqlite.transaction import snapshot, transaction
 _EVENT_RUN_AT: Final = Event.__struct_fields__.index("run_id")
 
 
-def ripe_waits(connection: sqlite3.Connection, *, wanted: dict[str, Any], limit: int) -> list[tuple[int, str, bool]]:
+def due_waits(connection: sqlite3.Connection, *, wanted: dict[str, Any], limit: int) -> list[tuple[int, str, bool]]:
     found: dict[str, int] = {}
     with closing(connection.execute(QUERIES["ripe_waits"], wanted)) as rows:
         for run_id, due_at in rows:
@@ -35,18 +35,20 @@ def load(connection: sqlite3.Connection, *, ids: list[str]) -> list[LoadedRun]:
 
 
 def load_now(connection: sqlite3.Connection, ids: list[str]) -> list[LoadedRun]:
-    waits, events = _boxes(connection, ids)
+    waits, events = _mailboxes(connection, ids)
     rows = RUNS.fetch(connection, {"ids": json_text(ids)})
     return [loaded(run_of(row), waits, events, forsaken=bool(row[-1])) for row in rows]
 
 
-def boxes_now(connection: sqlite3.Connection, ids: list[str]) -> list[tuple[str, tuple[Wait, ...], tuple[Event, ...]]]:
-    """What runs wait for, and what was sent or given to them."""
-    waits, events = _boxes(connection, ids)
+def mailboxes_now(
+    connection: sqlite3.Connection, ids: list[str]
+) -> list[tuple[str, tuple[Wait, ...], tuple[Event, ...]]]:
+    """Return the waits of runs, and the events that were sent or given to these runs."""
+    waits, events = _mailboxes(connection, ids)
     return [(run_id, waits.of(run_id), events.of(run_id)) for run_id in ids]
 
 
-def _boxes(connection: sqlite3.Connection, ids: list[str]) -> tuple[Readings[Wait], Readings[Event]]:
+def _mailboxes(connection: sqlite3.Connection, ids: list[str]) -> tuple[Readings[Wait], Readings[Event]]:
     given = {"ids": json_text(ids)}
     waits, events = Readings(wait_of), Readings(event_of)
     for row in WAITS.fetch(connection, given):
@@ -65,7 +67,7 @@ def children(connection: sqlite3.Connection, *, ids: list[str], stopped: bool) -
 
 
 def journal(connection: sqlite3.Connection, *, run_id: str) -> tuple[str, list[Entry]]:
-    """For people. Raises RunNotFound."""
+    """Return a run's input and journal, for people. Raises RunNotFound."""
     given = {"ids": json_text([run_id])}
     with snapshot(connection):
         inputs = INPUTS.fetch(connection, given)
@@ -118,7 +120,7 @@ def _waits(connection: sqlite3.Connection, given: Mapping[str, str]) -> dict[str
 
 
 def set_aside(connection: sqlite3.Connection, *, run_id: str, hold: Hold, engine_id: str, at: int) -> bool:
-    """In the writer's thread."""
+    """Put a hold on a damaged run, unless another living engine owns it. Runs in the writer's thread."""
     given = {"run_id": run_id, "kind": hold.kind, "hold": json_text(hold), "engine_id": engine_id}
     with transaction(connection):
         if connection.execute(QUERIES["set_aside"], given).rowcount == 0:

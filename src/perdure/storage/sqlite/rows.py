@@ -65,7 +65,7 @@ def json_text(value: object) -> str:
 
 
 def is_large(text: str | None) -> bool:
-    """Whether a payload goes to a table of its own."""
+    """Whether a payload is stored in a table of its own."""
     if text is None or len(text) <= _SURELY_INLINE_CHARS:
         return False
     return len(text) > INLINE_MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > INLINE_MAX_BYTES
@@ -76,7 +76,7 @@ def is_large(text: str | None) -> bool:
 
 
 def inserted_run(write: RunWrite, payloads: Payloads, numbered: int) -> Row:
-    """The row of a new run in a batch with so many numbers; large payloads are appended to `payloads`."""
+    """Return the row of a new run in a batch with this many numbers. Large payloads are appended to `payloads`."""
     run = write.run
     spilled, text = _spill_input(write, payloads)
     outcome_spilled, output, failure = _spill_outcome(run.id, write.outcome, payloads)
@@ -85,7 +85,7 @@ def inserted_run(write: RunWrite, payloads: Payloads, numbered: int) -> Row:
 
 
 def beginning_run(write: RunWrite, numbered: int) -> Row | None:
-    """The same, briefly, of a run that begins at once; None if there is more to say about it."""
+    """Return the short row of a run that begins at once. None if other columns need values too."""
     run, text = write.run, write.input
     if (
         text is None
@@ -146,7 +146,7 @@ def briefly_updated_run(write: RunWrite) -> Row:
 
 
 def succeeding_run(write: RunWrite) -> Row | None:
-    """The same of a run that ends with an output; None if there is more to say about it."""
+    """Return the short row of a run that ends with an output. None if other columns need values too."""
     run, outcome = write.run, write.outcome
     if (
         outcome is None
@@ -173,7 +173,7 @@ def succeeding_run(write: RunWrite) -> Row | None:
 
 
 def outcome_row(write: RunWrite, payloads: Payloads) -> Row:
-    """What is added to the row of a run whose outcome is written too."""
+    """Return the columns that are added to the row of a run whose outcome is written too."""
     return _spill_outcome(write.run.id, write.outcome, payloads)
 
 
@@ -182,7 +182,7 @@ def replaced_input(write: RunWrite, payloads: Payloads) -> Row:
 
 
 def _changing(run: Run) -> Row:
-    """The columns that an update writes; a run's workflow, model, parent and time of creation never change."""
+    """Return the columns that an update writes. A run's workflow, model, parent and creation time never change."""
     hold = run.hold
     return (
         run.workflow_version,
@@ -227,7 +227,7 @@ def _spill_outcome(run_id: str, outcome: Outcome | None, payloads: Payloads) -> 
 
 
 def entry_rows(entries: Iterable[Entry], payloads: Payloads) -> tuple[list[Row], list[Row]]:
-    """The rows of steps that were done at the first attempt, briefly, and those of all other entries."""
+    """Return the short rows of steps that succeeded at the first attempt, and the rows of all other entries."""
     steps: list[Row] = []
     others: list[Row] = []
     for entry in entries:
@@ -251,7 +251,7 @@ def _entry_row(entry: Entry, payloads: Payloads) -> Row:
 
 def audit_rows(rows: Iterable[Audit]) -> list[Row]:
     return [
-        # Plain texts: sqlite3 takes its time with members of an enumeration, as with null.
+        # Plain texts: sqlite3 is slow with members of an enumeration, and with null.
         (
             row.run_id,
             row.seq,
@@ -268,7 +268,7 @@ def audit_rows(rows: Iterable[Audit]) -> list[Row]:
 
 
 def wait_rows(waits: Iterable[Wait], base: int = 0) -> list[Row]:
-    """Rows of waits. Those that have a number get it from `base` on."""
+    """Return the rows of waits. Waits that have a number get it counted from `base`."""
     return [
         (
             wait.run_id,
@@ -323,7 +323,7 @@ def event_rows(events: Iterable[Event], base: int = 0) -> list[Row]:
 
 
 def run_of(row: Row) -> Run:
-    """A run. One whose row is damaged has a hold that says so."""
+    """Convert a row to a run. If the row is damaged, the run has a hold that says so."""
     values = dict(zip(_RUN_FIELDS, row, strict=False))
     values["tags"] = decoded(_decode_tags, row[_TAGS_AT])
     values["hold"] = None if row[_HOLD_AT] is None else decoded(_decode_hold, row[_HOLD_AT])
@@ -340,7 +340,7 @@ def stored_run_of(row: Row) -> StoredRun:
     elif text is None:
         damage = RowDamaged.at("payloads", run.id, "data", None, "the input of the run is gone")
     elif (spilled & SPILLED_OUTPUT and output is None) or (spilled & SPILLED_FAILURE and failure is None):
-        damage = RowDamaged.at("payloads", run.id, "data", None, "what the run came to is gone")
+        damage = RowDamaged.at("payloads", run.id, "data", None, "the outcome of the run is gone")
     for column, value in (("input", text), ("output", output), ("failure", failure)):
         if value is not None and not isinstance(value, str):
             damage = damage or RowDamaged.at("runs", run.id, column, value, "expected a text")
@@ -352,7 +352,7 @@ def stored_run_of(row: Row) -> StoredRun:
 
 
 def entry_of(row: Row) -> Entry:
-    """An entry to go on with. Raises RowDamaged."""
+    """Convert a row to an entry that a run resumes with. Raises RowDamaged."""
     values = dict(zip(Entry.__struct_fields__, row[:-1], strict=True))
     entry = record_of(Entry, values, row)
     if (damage := _payload_damage(entry, row[-1], "journal")) is not None:
@@ -361,7 +361,7 @@ def entry_of(row: Row) -> Entry:
 
 
 def shown_entry_of(row: Row, table: str = "journal") -> Entry:
-    """An entry for people. One whose row is damaged has a failure that says so."""
+    """Convert a row to an entry, for people. If the row is damaged, the entry has a failure that says so."""
     entry = shown_entry(dict(zip(Entry.__struct_fields__, row[:-1], strict=True)), row, table)
     damage = _payload_damage(entry, row[-1], table)
     return entry if damage is None else damaged_entry(entry, damage)
@@ -377,7 +377,7 @@ def _payload_damage(entry: Entry, spilled: object, table: str) -> RowDamaged | N
 
 
 def archived_of(row: Row) -> tuple[int, Entry]:
-    """An entry set aside by a retry, for people, and the attempt that it was done in."""
+    """Convert a row to an entry that a retry has archived, for people. Also returns the attempt that it was done in."""
     entry = shown_entry_of(row[1:], "journal_archive")
     if type(row[0]) is int:
         return row[0], entry
@@ -386,24 +386,24 @@ def archived_of(row: Row) -> tuple[int, Entry]:
 
 
 def wait_of(row: Row) -> Wait:
-    """Raises RowDamaged."""
+    """Convert a row to a wait. Raises RowDamaged."""
     values = dict(zip(Wait.__struct_fields__, row, strict=True))
     values["where"] = decoded(_decode_where, values["where"]) if values["where"] else ()
     return record_of(Wait, values, row)
 
 
 def staged_of(row: Row) -> Staged:
-    """Raises RowDamaged."""
+    """Convert a row to a staged result. Raises RowDamaged."""
     return record_of(Staged, dict(zip(Staged.__struct_fields__, row, strict=True)), row)
 
 
 def event_of(row: Row) -> Event:
-    """An event to go on with. Raises RowDamaged."""
+    """Convert a row to an event that a run resumes with. Raises RowDamaged."""
     return record_of(Event, _event_values(row), row)
 
 
 def shown_event_of(row: Row) -> Event:
-    """An event for people."""
+    """Convert a row to an event, for people."""
     return shown(Event, _event_values(row), row)
 
 
@@ -412,7 +412,7 @@ def _event_values(row: Row) -> dict[str, Any]:
 
 
 def letter_of(row: Row) -> DeadLetter:
-    """A dead letter. One whose row is damaged has a status that says so."""
+    """Convert a row to a dead letter. If the row is damaged, its status says so."""
     return shown_letter(_with_fields(dict(zip(DeadLetter.__struct_fields__, row, strict=True))), row)
 
 
@@ -429,12 +429,12 @@ def audit_of(row: Row) -> Audit:
 
 
 def published_of(row: Row) -> PublishedValue:
-    """Raises RowDamaged."""
+    """Convert a row to a published value. Raises RowDamaged."""
     return record_of(PublishedValue, dict(zip(PublishedValue.__struct_fields__, row, strict=False)), row)
 
 
 def stream_item_of(row: Row) -> StreamItem:
-    """Raises RowDamaged."""
+    """Convert a row to a stream item. Raises RowDamaged."""
     return record_of(StreamItem, dict(zip(StreamItem.__struct_fields__, row, strict=False)), row)
 
 

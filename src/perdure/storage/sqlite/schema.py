@@ -1,4 +1,4 @@
-"""The tables: which version a file has, and bringing it up to date."""
+"""The tables: which schema version a file has, and the migrations that bring it up to date."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.storage.sqlite.transaction import transaction
 
 
 def _load_migrations() -> Mapping[int, str]:
-    # Not by importlib.resources, whose import takes as long as opening the file does.
+    # Not by importlib.resources: importing it takes as long as opening the file.
     files = Path(__file__).with_name("migrations").glob("*.sql")
     return {int(file.name[:4]): file.read_text("utf-8") for file in files}
 
@@ -27,9 +27,9 @@ OUR_TABLES: Final = frozenset(
 
 
 def inspect(connection: sqlite3.Connection, path: Path) -> int:
-    """The version of the schema in a file, 0 if there is none; writes nothing.
+    """Return the version of the schema in a file, 0 if there is none. Writes nothing.
 
-    Raises SchemaTooNew, and StoreBroken if somebody else's tables have our names.
+    Raises SchemaTooNew. Raises StoreBroken if somebody else's tables have our names.
     """
     tables = {name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")}
     if "perdure_schema" not in tables:
@@ -59,7 +59,7 @@ def inspect(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def lacking(connection: sqlite3.Connection) -> list[str]:
-    """The tables that a file of the newest version needs and lacks; writes nothing."""
+    """Return the tables that a file of the newest version needs and lacks. Writes nothing."""
     names = "select name from sqlite_master where type = 'table'"
     found = {name for (name,) in connection.execute(names)}
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as model:
@@ -70,7 +70,8 @@ def lacking(connection: sqlite3.Connection) -> list[str]:
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
     """Apply the migrations that a file lacks, each in a transaction of its own.
 
-    Safe with other processes: whoever gets the lock second finds the work done. A crash leaves whole migrations.
+    Safe with other processes: the process that gets the lock second finds the work done. A crash leaves whole
+    migrations.
     """
     for number, text in MIGRATIONS.items():
         with transaction(connection):
@@ -82,7 +83,8 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _statements(text: str) -> Iterator[str]:
-    """One by one, since sqlite3's executescript would commit first."""
+    """Split a migration into statements. They are executed one by one, since sqlite3's executescript would commit
+    first."""
     statement = ""
     for line in text.splitlines(keepends=True):
         if not line.startswith("--"):

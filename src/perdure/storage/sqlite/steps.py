@@ -1,9 +1,9 @@
-"""Transactional steps: what a step writes to tables of its own, and what it came to, in one transaction.
+"""Transactional steps: a step's writes to its own tables, and its result, in one transaction.
 
 They run in the writer's thread, one after the other and between commits, on a connection of their own. The transaction
 takes the writer's lock at its beginning, so nobody can take the run away before its end.
 
-A step that fails because of the file (the disk is full, it cannot be read) has not failed: that error is the store's.
+A step does not fail if the file fails under it (the disk is full, the file cannot be read): that error is the store's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from perdure.storage.sqlite.schema import OUR_TABLES
 from perdure.storage.sqlite.transaction import roll_back
 
 _ENDING: Final = frozenset({sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH})
-# Whether the table is the first or the second of what SQLite tells about an action.
+# The place of the table in what SQLite reports about an action: first or second.
 _WRITING: Final = {
     sqlite3.SQLITE_INSERT: 0,
     sqlite3.SQLITE_UPDATE: 0,
@@ -38,7 +38,7 @@ _WRITING: Final = {
     sqlite3.SQLITE_DROP_TRIGGER: 1,
     sqlite3.SQLITE_ALTER_TABLE: 1,
 }
-# What else of a connection is of use to a step, and cannot end its transaction.
+# Other attributes of a connection that are useful to a step and cannot end its transaction.
 _OPEN_TO_STEPS: Final = frozenset(
     {
         "create_aggregate",
@@ -53,7 +53,7 @@ _COMMITTED_FOR_YOU: Final = "the step's transaction is committed with its result
 
 
 class StepCursor(sqlite3.Cursor):
-    """A cursor that works as long as its step does."""
+    """A cursor that works until its step ends."""
 
     guard: StepConnection
 
@@ -91,7 +91,7 @@ class StepCursor(sqlite3.Cursor):
         return self._fetched(super().__next__)
 
     def _fetched(self, fetch: Callable[..., Any], *args: Any) -> Any:
-        """Rows are read when they are asked for, so that may fail too."""
+        """Fetch rows. SQLite reads rows when they are asked for, so this may fail too."""
         try:
             return fetch(*args)
         except sqlite3.DatabaseError as error:
@@ -99,14 +99,15 @@ class StepCursor(sqlite3.Cursor):
 
 
 class StepConnection:
-    """The connection that a step has: sqlite3's, but for what would end the transaction. Works until the step ends."""
+    """The connection that a step gets: sqlite3's, without what would end the transaction. It works until the step
+    ends."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._cursors: weakref.WeakSet[StepCursor] = weakref.WeakSet()
         self._refused = ""
         self._is_over = False
-        self.fault: sqlite3.DatabaseError | None = None  # of the file, not of a statement
+        self.fault: sqlite3.DatabaseError | None = None  # an error of the file, not of a statement
         self.row_factory: Any = None
 
     def cursor(self) -> StepCursor:
@@ -151,10 +152,10 @@ class StepConnection:
         if self._is_over:
             raise Misuse("this connection belonged to a transactional step, which has ended")
         if not self._connection.in_transaction:
-            raise Misuse("SQLite has rolled the step's transaction back after an error: let that end the step")
+            raise Misuse("SQLite has rolled the step's transaction back after an error: let the error end the step")
 
     def authorize(self, action: int, details: Sequence[str | None]) -> int:
-        """What SQLite asks when a statement is prepared."""
+        """Answer whether a statement may do this. SQLite asks when it prepares the statement."""
         if action in _ENDING:
             self._refused = f"a transactional step cannot do this itself ({details[0]}): {_COMMITTED_FOR_YOU}"
         elif action in _WRITING and (table := details[_WRITING[action]]) in OUR_TABLES:
@@ -164,7 +165,7 @@ class StepConnection:
         return sqlite3.SQLITE_DENY
 
     def explained(self, error: sqlite3.DatabaseError) -> Exception:
-        """The same error, or why SQLite was told to refuse."""
+        """Return the same error, or, if this connection had SQLite refuse the statement, a Misuse with the reason."""
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_AUTH and self._refused:
             return Misuse(self._refused)
         if is_of_the_file(error):
@@ -172,7 +173,7 @@ class StepConnection:
         return error
 
     async def has_store_failed(self) -> bool:
-        """Whether the file failed under the step so far."""
+        """Whether the file has failed during the step so far."""
         return self.fault is not None
 
     def end(self) -> None:
@@ -186,7 +187,7 @@ def _refusal(what: str, why: str) -> Misuse:
 
 
 class StepTransactions:
-    """Bodies of steps, each in its transaction. Used in the writer's thread only."""
+    """Runs the bodies of steps, each in its transaction. Used in the writer's thread only."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
         self._connect = connect
@@ -194,7 +195,10 @@ class StepTransactions:
         self._guard: StepConnection | None = None
 
     def transact(self, place: StepPlace, body: Callable[[Any], Staged]) -> tuple[Staged | None, BaseException | None]:
-        """What is staged, or what the body raised. Raises Fenced, CommitConflict and sqlite3.Error, with all undone."""
+        """Return what is staged, or the error that the body raised.
+
+        Raises Fenced, CommitConflict and sqlite3.Error, after a rollback.
+        """
         if self._connection is None:
             self._connection = self._connect()
             self._connection.set_authorizer(self._authorize)
@@ -239,7 +243,7 @@ class StepTransactions:
         return None, failure
 
     def _authorize(self, action: int, *details: str | None) -> int:
-        """Statements of our own are let through."""
+        """Allow statements of the store. Those of a step are checked by its connection."""
         return sqlite3.SQLITE_OK if self._guard is None else self._guard.authorize(action, details)
 
 

@@ -1,23 +1,25 @@
-"""What runs publish and append to their streams: written inside a commit, read in pages."""
+"""Values that runs publish and items of their streams: written inside a commit, read in pages."""
 
 from __future__ import annotations
 
 import sqlite3
+from functools import partial
 
 from perdure.errors import RunNotFound
 from perdure.kernel.batch import Batch
 from perdure.kernel.records import PublishedValue, StreamItem
 from perdure.kernel.status import FINISHED
 from perdure.ports import STREAM_PAGE_CHARS_MAX, StreamPage
+from perdure.storage.sqlite.database import SqliteSlice
 from perdure.storage.sqlite.queries import INSERT_STREAM_ITEMS, PUT_PUBLISHED, QUERIES
 from perdure.storage.sqlite.rows import Row, published_of, stream_item_of
 from perdure.storage.sqlite.transaction import snapshot
 
-_LAST = 2**63 - 1  # greater than the place of anything in an activation
+_LAST = 2**63 - 1  # greater than any place in an activation
 
 
 def write(connection: sqlite3.Connection, batch: Batch) -> None:
-    """Write what the batch's runs say, and forget what they may say anew."""
+    """Write what the batch's runs publish and append. Forget the marks of what they may publish and append again."""
     if batch.stream_items:
         for sql, variables in INSERT_STREAM_ITEMS.executions(_item_rows(connection, batch)):
             connection.execute(sql, variables)
@@ -33,7 +35,7 @@ def write(connection: sqlite3.Connection, batch: Batch) -> None:
 
 
 def _item_rows(connection: sqlite3.Connection, batch: Batch) -> list[Row]:
-    """The rows of what is not there yet, with the next offsets of their streams."""
+    """Return the rows of the items that are not stored yet, with the next offsets of their streams."""
     said: dict[tuple[str, int], set[int]] = {}
     offsets: dict[tuple[str, str], int] = {}
     rows: list[Row] = []
@@ -98,3 +100,16 @@ def _status(connection: sqlite3.Connection, run_id: str) -> str:
         raise RunNotFound(run_id)
     status: str = row[0]
     return status
+
+
+class SqliteStreams(SqliteSlice):
+    """Published values and streams."""
+
+    async def published(self, run_id: str, key: str | None = None) -> list[PublishedValue]:
+        return await self._db.read(partial(read_published, run_id=run_id, key=key))
+
+    async def stream(self, run_id: str, name: str, *, after: int, limit: int) -> StreamPage:
+        return await self._db.read(partial(read_stream, run_id=run_id, name=name, after=after, limit=limit))
+
+    async def streams(self, run_id: str) -> dict[str, int]:
+        return await self._db.read(partial(read_streams, run_id=run_id))

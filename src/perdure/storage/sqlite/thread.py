@@ -24,13 +24,13 @@ _Order = tuple[_Work, asyncio.AbstractEventLoop, "asyncio.Future[Any]", float]
 
 
 class DatabaseThread:
-    """Does work on one connection, one piece after the other, in the order asked for.
+    """Does work on one connection, one piece after the other, in the order in which it was submitted.
 
-    Work is never interrupted: who stops waiting for it does not undo it. If the file is locked for too long, all work
-    that was asked for meanwhile fails with that too: else each piece would wait for the lock anew.
+    Work is never interrupted. A caller that stops waiting does not undo it. If the file is locked for too long, all
+    work that was submitted meanwhile fails with the same error: otherwise each piece would wait for the lock again.
 
-    The thread is a daemon, so that a program that forgets to close its store still ends. With `checkpoints`, they are
-    made when there is nothing else to do.
+    The thread is a daemon, so that a program that forgets to close its store still ends. With `checkpoints`, the thread
+    makes them when it has nothing else to do.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class DatabaseThread:
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
 
     async def start(self) -> None:
-        """Connect. Raises what connecting raises, as a StoreError."""
+        """Connect. Raises the errors of connecting as a StoreError."""
         self._thread.start()
         try:
             await self.run(lambda _: None)
@@ -59,7 +59,7 @@ class DatabaseThread:
             raise
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Have work done; its result. Raises StoreError instead of SQLite's own errors."""
+        """Do work in the thread and return its result. Raises StoreError instead of SQLite's own errors."""
         if self._stopping:
             raise _closed(self._path)
         loop = asyncio.get_running_loop()
@@ -68,14 +68,14 @@ class DatabaseThread:
         return await future
 
     def keep(self, connection: sqlite3.Connection) -> None:
-        """From the thread itself: have another connection closed in the end."""
+        """Close another connection at the end too. Called in the thread itself."""
         self._also.append(connection)
 
     async def stop(self) -> None:
-        """Do what was asked for, then close the connection."""
+        """Do the work that was submitted, then close the connection."""
         if not self._stopping:
             self._stopping = True
-            # Not with the loop's executor: a program that closes its store at its very end has none any more.
+            # Not with the loop's executor: a program that closes its store at its very end no longer has one.
             loop = asyncio.get_running_loop()
             closed: asyncio.Future[None] = loop.create_future()
             self._orders.put((sqlite3.Connection.close, loop, closed, math.inf))
@@ -84,7 +84,7 @@ class DatabaseThread:
                 await closed
 
     def abandon(self) -> None:
-        """Do nothing any more but what is being done at this moment."""
+        """Do no more work, except the piece in progress."""
         self._abandoned = True
         if not self._stopping:
             self._stopping = True
@@ -111,16 +111,16 @@ class DatabaseThread:
                 error.__cause__ = fault
                 if is_locked(fault) and fault is not locked:
                     locked, locked_until = fault, time.monotonic()
-            except BaseException as fault:  # noqa: BLE001 - whatever it is, it belongs to who asked
+            except BaseException as fault:  # noqa: BLE001 - whatever it is, it goes to the caller
                 error = fault
-            with suppress(RuntimeError):  # The loop was closed: nobody waits for the answer any more.
+            with suppress(RuntimeError):  # The loop was closed, so nobody waits for the result.
                 loop.call_soon_threadsafe(_answer, future, result, error)
             del order, work, loop, future, result, error
         for opened in (*self._also, *([] if connection is None else [connection])):
             opened.close()
 
     def _next(self, connection: sqlite3.Connection | None) -> _Order | None:
-        """What to do next, as soon as there is something."""
+        """Wait for the next piece of work and return it."""
         if self._checkpoints is None or connection is None or self._stopping:
             return self._orders.get()
         while (patience_s := self._checkpoints.patience_s(connection)) is not None:
@@ -132,7 +132,10 @@ class DatabaseThread:
 
 
 def _done(work: _Work, connection: sqlite3.Connection) -> object:
-    """What work comes to. A text that is damaged, so that it is no UTF-8, is read as bytes: then it can be named."""
+    """Do work and return its result.
+
+    A damaged text that is not UTF-8 is read as bytes, so that an error can name it.
+    """
     try:
         return work(connection)
     except sqlite3.OperationalError as error:
@@ -154,7 +157,7 @@ def _text_or_bytes(stored: bytes) -> str | bytes:
 
 def _answer(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
     if future.done():
-        return  # Who asked stopped waiting.
+        return  # The caller stopped waiting.
     if error is None:
         future.set_result(result)
     else:

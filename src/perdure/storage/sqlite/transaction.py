@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Generator[None]:
-    """All or nothing: commits at the end, rolls back if anything is raised, and leaves the connection fit for use."""
+    """Commit all or nothing: commits at the end, rolls back if anything is raised, and leaves the connection fit for
+    use."""
     connection.execute("begin immediate")
     try:
         yield
@@ -21,7 +22,7 @@ def transaction(connection: sqlite3.Connection) -> Generator[None]:
 
 @contextmanager
 def snapshot(connection: sqlite3.Connection) -> Generator[None]:
-    """Several reads of one state of the database."""
+    """Read several times from one state of the database."""
     connection.execute("begin")
     try:
         yield
@@ -30,7 +31,7 @@ def snapshot(connection: sqlite3.Connection) -> Generator[None]:
 
 
 def roll_back(connection: sqlite3.Connection) -> None:
-    """Undo what a transaction has done, if one is open."""
-    # SQLite rolls back by itself after some errors, a full disk among them.
+    """Roll a transaction back, if one is open."""
+    # After some errors, a full disk among them, SQLite itself rolls back.
     if connection.in_transaction:
         connection.rollback()

@@ -21,6 +21,7 @@ from perdure.testing.conformance.events import EventRules
 from perdure.testing.conformance.fleet import FleetRules
 from perdure.testing.conformance.lists import ListingRules
 from perdure.testing.conformance.mail import MailRules
+from perdure.testing.conformance.record_versions import RecordVersionRules
 from perdure.testing.conformance.records import RecordRules
 from perdure.testing.conformance.staged_steps import StagingRules
 from perdure.testing.conformance.streams import StreamRules
@@ -44,6 +45,7 @@ class StoreConformance(
     StagingRules,
     ArtifactRules,
     TaskRules,
+    RecordVersionRules,
     CooperationRules,
     AccessRules,
 ):

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from perdure.errors import CommitConflict, CommitRefused
+from perdure.kernel.artifacts import Artifact, ArtifactWrites, Chunk
 from perdure.kernel.status import Status
-from perdure.kernel.stock import Artifact, Chunk, Stock
 from perdure.ports import ArtifactFilter, Store, Within
 from perdure.testing.conformance.base import Author, Rules, a_run, an_entry, insert, update
 
@@ -37,8 +37,8 @@ def a_chunk(artifact_id: str = "a-1", number: int = 0, data: bytes = b"data", ru
     return Chunk(run_id=run_id, artifact_id=artifact_id, number=number, data=data)
 
 
-def staged(*artifacts: Artifact, **parts: Any) -> Stock:
-    return Stock(artifacts=list(artifacts), **parts)
+def staged(*artifacts: Artifact, **parts: Any) -> ArtifactWrites:
+    return ArtifactWrites(artifacts=list(artifacts), **parts)
 
 
 async def _listed(store: Store, **wanted: Any) -> list[str]:
@@ -48,7 +48,7 @@ async def _listed(store: Store, **wanted: Any) -> list[str]:
 class ArtifactRules(Rules):
     async def test_what_is_staged_is_seen_only_by_who_asks_for_it(self) -> None:
         async with self.author() as author:
-            await author.commit(insert(a_run()), stock=staged(an_artifact()))
+            await author.commit(insert(a_run()), artifacts=staged(an_artifact()))
             assert await _listed(author.store) == []
             assert await author.store.artifact(name="report") is None
             assert await _listed(author.store, staged=True) == ["a-1"]
@@ -62,7 +62,7 @@ class ArtifactRules(Rules):
             ]
             for number, run in enumerate(runs, 1):
                 made = an_artifact(f"a-{number}", run_id=run.id)
-                await author.commit(insert(run), stock=staged(made))
+                await author.commit(insert(run), artifacts=staged(made))
             cases: list[tuple[Within | None, list[str]]] = [
                 (None, ["a-2", "a-1"]),
                 (Within(), []),
@@ -81,8 +81,8 @@ class ArtifactRules(Rules):
             later = an_artifact("a-0", seq=2, number=1)
             first = an_artifact("a-2", seq=1, number=1)
             other = an_artifact("a-3", name="other", seq=1, number=2)
-            await author.commit(insert(a_run()), stock=staged(later, first, other))
-            await author.commit(at=9, stock=Stock(fates={"r-1": "published"}))
+            await author.commit(insert(a_run()), artifacts=staged(later, first, other))
+            await author.commit(at=9, artifacts=ArtifactWrites(fates={"r-1": "published"}))
             versions = {one.id: one.version for one in await author.store.artifacts(ArtifactFilter())}
             assert versions == {"a-3": 1, "a-2": 1, "a-0": 2}
             expected = msgspec.structs.replace(later, state="published", version=2, published_at=9)
@@ -94,8 +94,8 @@ class ArtifactRules(Rules):
         async with self.author() as author:
             for number in range(1, 4):
                 run_id = f"r-{number}"
-                stock = staged(an_artifact(f"a-{number}", run_id=run_id), fates={run_id: "published"})
-                await author.commit(insert(a_run(run_id)), stock=stock)
+                added = staged(an_artifact(f"a-{number}", run_id=run_id), fates={run_id: "published"})
+                await author.commit(insert(a_run(run_id)), artifacts=added)
             newest = await author.store.artifact(name="report")
             assert newest is not None
             assert (newest.id, newest.version) == ("a-3", 3)
@@ -103,9 +103,9 @@ class ArtifactRules(Rules):
     async def test_several_runs_that_end_in_one_batch_publish_one_after_the_other(self) -> None:
         async with self.author() as author:
             runs = [f"r-{number}" for number in range(1, 6)]
-            stock = staged(*(an_artifact(f"a-{run_id}", run_id=run_id) for run_id in runs))
-            await author.commit(*(insert(a_run(run_id)) for run_id in runs), stock=stock)
-            await author.commit(stock=Stock(fates=dict.fromkeys(reversed(runs), "published")))
+            added = staged(*(an_artifact(f"a-{run_id}", run_id=run_id) for run_id in runs))
+            await author.commit(*(insert(a_run(run_id)) for run_id in runs), artifacts=added)
+            await author.commit(artifacts=ArtifactWrites(fates=dict.fromkeys(reversed(runs), "published")))
             found = {one.run_id: one.version for one in await author.store.artifacts(ArtifactFilter())}
             assert found == {"r-5": 1, "r-4": 2, "r-3": 3, "r-2": 4, "r-1": 5}
 
@@ -115,13 +115,13 @@ class ArtifactRules(Rules):
             async def work(author: Author) -> None:
                 for number in range(10):
                     run_id = f"{author.id}-{number}"
-                    stock = staged(
+                    added = staged(
                         an_artifact(f"{run_id}-b", run_id=run_id),
                         an_artifact(f"{run_id}-a", run_id=run_id, name="other"),
                     )
-                    await author.commit(insert(a_run(run_id, owner=author.id)), stock=stock)
+                    await author.commit(insert(a_run(run_id, owner=author.id)), artifacts=added)
                     ended = update(a_run(run_id, owner=author.id), status=Status.SUCCEEDED, owner=None, completed_at=7)
-                    await author.commit(ended, stock=Stock(fates={run_id: "published"}))
+                    await author.commit(ended, artifacts=ArtifactWrites(fates={run_id: "published"}))
 
             await asyncio.gather(work(one), work(other))
             for name in ("report", "other"):
@@ -130,9 +130,9 @@ class ArtifactRules(Rules):
 
     async def test_what_a_cancelled_run_has_staged_is_gone(self) -> None:
         async with self.author() as author:
-            stock = staged(an_artifact(content=None, chunks=1), chunks=[a_chunk()])
-            await author.commit(insert(a_run()), stock=stock)
-            await author.commit(stock=Stock(fates={"r-1": "gone"}))
+            added = staged(an_artifact(content=None, chunks=1), chunks=[a_chunk()])
+            await author.commit(insert(a_run()), artifacts=added)
+            await author.commit(artifacts=ArtifactWrites(fates={"r-1": "gone"}))
             assert await _listed(author.store, staged=True) == []
             assert await author.store.artifact(id="a-1") is None
             assert await author.store.chunk("a-1", 0) is None
@@ -141,22 +141,22 @@ class ArtifactRules(Rules):
         async with self.author() as author:
             kept, anew = an_artifact("a-1", seq=1), an_artifact("a-2", seq=2, content=None, chunks=1)
             journal = [an_entry(seq=1), an_entry(seq=2)]
-            await author.commit(insert(a_run()), journal=journal, stock=staged(kept, anew, chunks=[a_chunk("a-2")]))
-            await author.commit(stock=Stock(fates={"r-1": "aside"}))
+            await author.commit(insert(a_run()), journal=journal, artifacts=staged(kept, anew, chunks=[a_chunk("a-2")]))
+            await author.commit(artifacts=ArtifactWrites(fates={"r-1": "aside"}))
             assert await _listed(author.store, staged=True) == []
             assert await author.store.artifact(id="a-1") is None
-            await author.commit(archive=[("r-1", 2, 1)], stock=Stock(fates={"r-1": "staged"}))
+            await author.commit(archive=[("r-1", 2, 1)], artifacts=ArtifactWrites(fates={"r-1": "staged"}))
             assert await _listed(author.store, staged=True) == ["a-1"]
             assert await author.store.chunk("a-2", 0) is None
 
     async def test_what_workflow_code_stages_again_is_there_once(self) -> None:
         async with self.author() as author:
             said = {"position": "", "seq": 0, "number": 1}
-            await author.commit(insert(a_run()), stock=staged(an_artifact("a-1", **said)))
+            await author.commit(insert(a_run()), artifacts=staged(an_artifact("a-1", **said)))
             again = an_artifact("a-2", content=None, chunks=1, **said)
             more = an_artifact("a-3", position="", seq=0, number=2)
             of_a_step = an_artifact("a-4", position="1", seq=0, number=1)
-            await author.commit(stock=staged(again, more, of_a_step, chunks=[a_chunk("a-2")]))
+            await author.commit(artifacts=staged(again, more, of_a_step, chunks=[a_chunk("a-2")]))
             assert await _listed(author.store, staged=True) == ["a-4", "a-3", "a-1"]
             assert await author.store.chunk("a-2", 0) is None
 
@@ -165,41 +165,41 @@ class ArtifactRules(Rules):
             names = ["a-4", "a-2", "a-3", "a-1"]
             await author.commit(insert(a_run()))
             for artifact_id in names:
-                await author.commit(stock=staged(an_artifact(artifact_id, position="", seq=0, number=1)))
+                await author.commit(artifacts=staged(an_artifact(artifact_id, position="", seq=0, number=1)))
                 await author.commit(continued=["r-1"])
-            await author.commit(stock=Stock(fates={"r-1": "published"}))
+            await author.commit(artifacts=ArtifactWrites(fates={"r-1": "published"}))
             found = {one.id: one.version for one in await author.store.artifacts(ArtifactFilter())}
             assert found == {artifact_id: version for version, artifact_id in enumerate(names, 1)}
 
     async def test_content_comes_back_chunk_by_chunk(self) -> None:
         async with self.author() as author:
-            await author.commit(insert(a_run()), stock=Stock(chunks=[a_chunk(data=b"\0\xff" * 400_000)]))
-            await author.commit(stock=Stock(chunks=[a_chunk(number=1, data=b"end")]))
-            await author.commit(stock=staged(an_artifact(form="bytes", content=None, chunks=2)))
-            await author.commit(stock=Stock(fates={"r-1": "published"}))
+            await author.commit(insert(a_run()), artifacts=ArtifactWrites(chunks=[a_chunk(data=b"\0\xff" * 400_000)]))
+            await author.commit(artifacts=ArtifactWrites(chunks=[a_chunk(number=1, data=b"end")]))
+            await author.commit(artifacts=staged(an_artifact(form="bytes", content=None, chunks=2)))
+            await author.commit(artifacts=ArtifactWrites(fates={"r-1": "published"}))
             found = [await author.store.chunk("a-1", number) for number in range(3)]
             assert found == [b"\0\xff" * 400_000, b"end", None]
 
     async def test_chunks_that_came_to_nothing_go_when_told_or_with_their_run(self) -> None:
         async with self.author() as author:
             chunks = [a_chunk("a-1"), a_chunk("a-2"), a_chunk("a-3")]
-            await author.commit(insert(a_run()), stock=Stock(chunks=chunks))
-            await author.commit(stock=staged(an_artifact("a-1", content=None, chunks=1)))
-            await author.commit(stock=Stock(chunks_gone=["a-1", "a-2"]))
+            await author.commit(insert(a_run()), artifacts=ArtifactWrites(chunks=chunks))
+            await author.commit(artifacts=staged(an_artifact("a-1", content=None, chunks=1)))
+            await author.commit(artifacts=ArtifactWrites(chunks_gone=["a-1", "a-2"]))
             assert [await author.store.chunk(f"a-{number}", 0) for number in (1, 2, 3)] == [b"data", None, b"data"]
-            await author.commit(stock=Stock(fates={"r-1": "published"}))
+            await author.commit(artifacts=ArtifactWrites(fates={"r-1": "published"}))
             assert await author.store.chunk("a-3", 0) is None
 
     async def test_artifacts_are_listed_by_name_run_and_type(self) -> None:
         async with self.author() as author:
-            stock = staged(
+            added = staged(
                 an_artifact("a-1"),
                 an_artifact("a-2", name="other"),
                 an_artifact("a-3", type="table"),
                 an_artifact("a-4", run_id="r-2"),
                 fates={"r-1": "published"},
             )
-            await author.commit(insert(a_run()), insert(a_run("r-2")), stock=stock)
+            await author.commit(insert(a_run()), insert(a_run("r-2")), artifacts=added)
             store = author.store
             assert await _listed(store) == ["a-3", "a-2", "a-1"]
             assert await _listed(store, staged=True) == ["a-4", "a-3", "a-2", "a-1"]
@@ -216,18 +216,18 @@ class ArtifactRules(Rules):
 
     async def test_a_batch_that_fails_stages_and_publishes_nothing(self) -> None:
         async with self.author() as author:
-            await author.commit(insert(a_run(owner=author.id)), stock=staged(an_artifact()))
-            ended: dict[str, Any] = {"stock": staged(an_artifact("a-2"), fates={"r-1": "published"})}
+            await author.commit(insert(a_run(owner=author.id)), artifacts=staged(an_artifact()))
+            ended: dict[str, Any] = {"artifacts": staged(an_artifact("a-2"), fates={"r-1": "published"})}
             with pytest.raises(CommitConflict):
                 await author.commit(update(a_run(owner=author.id, version=9)), **ended)
             with pytest.raises(CommitRefused):
-                await author.commit(stock=staged(an_artifact("a-2"), an_artifact("a-3", content="\ud800")))
+                await author.commit(artifacts=staged(an_artifact("a-2"), an_artifact("a-3", content="\ud800")))
             assert await _listed(author.store, staged=True) == ["a-1"]
             assert await _listed(author.store) == []
 
     async def test_a_batch_sent_again_publishes_once(self) -> None:
         async with self.author() as author:
-            batch = author.batch(insert(a_run()), stock=staged(an_artifact(), fates={"r-1": "published"}))
+            batch = author.batch(insert(a_run()), artifacts=staged(an_artifact(), fates={"r-1": "published"}))
             await author.store.commit(batch)
             await author.store.commit(batch)
             assert await _listed(author.store) == ["a-1"]
@@ -236,7 +236,7 @@ class ArtifactRules(Rules):
     async def test_odd_names_of_artifacts_come_back(self, text: str) -> None:
         async with self.author() as author:
             odd = an_artifact(name=text, type=text, content=text, step=text, media_type=text)
-            await author.commit(insert(a_run()), stock=staged(odd, fates={"r-1": "published"}))
+            await author.commit(insert(a_run()), artifacts=staged(odd, fates={"r-1": "published"}))
             found = await author.store.artifact(name=text)
             assert found is not None
             assert (found.name, found.type, found.content, found.step) == (text, text, text, text)

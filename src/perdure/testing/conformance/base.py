@@ -1,4 +1,4 @@
-"""Making runs and batches, in as few words as a test wants."""
+"""Short helpers that make runs and batches for the conformance tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def insert(run: Run, text: str = '"in"', outcome: Outcome | None = None) -> RunW
 
 
 def update(before: Run, *, outcome: Outcome | None = None, **changes: Any) -> RunWrite:
-    """A write of `before` with changes and the next version, which expects to find `before`."""
+    """Return a write of `before` with changes and the next version. It expects to find `before` in the store."""
     after = msgspec.structs.replace(before, **{"version": before.version + 1, **changes})
     return RunWrite(
         run=after,
@@ -55,7 +55,7 @@ def an_event(event_id: str = "e-1", **fields: Any) -> Event:
 
 
 def waits_for(run_id: str = "r-1", position: str = "1", **fields: Any) -> Wait:
-    """A wait for an event."""
+    """Return a wait for an event."""
     defaults = _fields(kind="event", name="paid", mode="after_wait", due_at=None)
     return a_wait(run_id, position, **defaults | fields)
 
@@ -70,7 +70,7 @@ def _fields(**fields: Any) -> dict[str, Any]:
 
 
 def offers(**fingerprints: str) -> list[Offer]:
-    """Offers of these workflows, with these fingerprints and no version."""
+    """Return offers of these workflows, with these fingerprints and no version."""
     return [Offer(workflow, "", fingerprint) for workflow, fingerprint in fingerprints.items()]
 
 
@@ -92,7 +92,7 @@ class Author:
         return cls(store, await store.enroll(engine_id=engine_id, host="h", pid=1, workflows=workflows, at=1))
 
     def batch(self, *runs: RunWrite, **parts: Any) -> Batch:
-        """The next batch, not sent."""
+        """Return the next batch, not sent."""
         return Batch(
             engine_id=self.id,
             epoch=self.engine.epoch,
@@ -128,7 +128,7 @@ class Author:
         )
 
     async def claim(self, limit: int = 100, **fingerprints: str) -> list[str]:
-        """The ids of the runs claimed, for the workflow checkout unless others are given."""
+        """Claim runs, by default of the workflow checkout; return their ids."""
         loaded = await self.store.claim(
             engine_id=self.id, epoch=self.engine.epoch, offers=offers(**fingerprints or CHECKOUT), limit=limit
         )
@@ -136,10 +136,11 @@ class Author:
 
 
 class Rules:
-    """Tests of a store; a subclass says how to make one."""
+    """Tests of a store. A subclass says how to make a store."""
 
     def make_store(self) -> Store:
-        """A store, not opened, on the database of the running test: every store made in one test shares it."""
+        """Return a store, not opened, on the database of the running test. All stores of one test share the
+        database."""
         raise NotImplementedError
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Claims: who may take over which runs."""
+"""Claims: which engine may take over which runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from perdure.errors import Fenced
 from perdure.kernel.records import Hold
 from perdure.kernel.status import ACTIVE, FINISHED, Status
-from perdure.ports import News
+from perdure.ports import WorkFound
 from perdure.testing.conformance.base import Author, Rules, a_run, a_wait, insert, offers
 
 BLOCKED = Hold(kind="blocked", reason="r", fingerprint="other")
@@ -115,7 +115,7 @@ class ClaimRules(Rules):
             for known in ("f1", "f2", "f3"):
                 assert not (await self._look(author, known)).blocked
                 assert await author.claim(checkout=known) == []
-            assert (await self._look(author, "f")).blocked  # It only begins as the others do.
+            assert (await self._look(author, "f")).blocked  # The fingerprint is only a prefix of the others.
             assert await author.claim(checkout="f") == ["tried"]
 
     async def test_without_a_fingerprint_blocked_runs_are_seen_and_not_claimed(self) -> None:
@@ -125,11 +125,11 @@ class ClaimRules(Rules):
             await author.commit(insert(a_run("other code", workflow="other", hold=BLOCKED)))
             assert not (await self._look(author, "")).blocked
             await author.commit(insert(a_run("by code", hold=BLOCKED)))
-            news = await self._look(author, "")
-            assert (news.blocked, news.stray) == (True, False)
+            found = await self._look(author, "")
+            assert (found.blocked, found.stray) == (True, False)
             assert await author.claim(checkout="") == []
 
-    async def _look(self, author: Author, fingerprint: str) -> News:
+    async def _look(self, author: Author, fingerprint: str) -> WorkFound:
         return await author.store.look(engine_id=author.id, offers=offers(checkout=fingerprint), at=0)
 
     async def test_a_dead_engine_claims_nothing(self) -> None:

@@ -1,4 +1,4 @@
-"""Commits: all or nothing, in sequence, and only by who may."""
+"""Commits: all or nothing, in sequence, and only by an engine that is not fenced."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNSTORABLE: dict[str, dict[str, Any]] = {
 
 
 async def _everything(author: Author) -> object:
-    """All that a batch can write, to compare before and after."""
+    """Return everything that a batch can write, to compare before and after."""
     store = author.store
     return (
         await store.get(["r-1", "new"]),
@@ -45,7 +45,7 @@ async def _everything(author: Author) -> object:
 async def _prepare(author: Author) -> None:
     wait = {("r-1", "1", 0): a_wait()}
     await author.commit(insert(a_run(owner=author.id)), journal=[an_entry()], audit=[an_audit()], waits=wait)
-    await author.store.post(Mail(run_id="r-1", sender="s", op="{}", at=1))
+    await author.store.leave_mail(Mail(run_id="r-1", sender="s", op="{}", at=1))
 
 
 class CommitRules(Rules):

@@ -1,4 +1,4 @@
-"""Rules for messages, what happens to them, return values, and the book of handlers."""
+"""Rules for messages, their events, return values, and the handler registry."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from perdure.errors import CommitConflict, CommitRefused
 from perdure.kernel.cooperation import (
     Cooperation,
+    HandlerList,
     MessageEventRow,
     MessageRow,
     ReturnValueRow,
@@ -16,6 +17,7 @@ from perdure.kernel.cooperation import (
     stored_version,
 )
 from perdure.kernel.records import Hold
+from perdure.kernel.shared import HandlerChange, SharedWrites
 from perdure.kernel.status import Status
 from perdure.ports import Offer
 from perdure.testing.conformance.base import Author, Rules, a_run, a_wait, insert, update
@@ -47,9 +49,19 @@ async def emit(author: Author, **parts: Any) -> None:
     await author.commit(an_operation(), cooperation=Cooperation(messages=[a_message()], events=[happened()], **parts))
 
 
+async def register(author: Author, *handlers: tuple[str, str], at: int) -> HandlerList:
+    """Register these handlers, and return the registry afterwards."""
+    await author.commit(at=at, shared=SharedWrites(handlers=[HandlerChange(*pair, True) for pair in handlers]))
+    return await author.store.handlers()
+
+
+def retired(*handlers: tuple[str, str]) -> SharedWrites:
+    return SharedWrites(handlers=[HandlerChange(*pair, False) for pair in handlers])
+
+
 class CooperationRules(Rules):
     async def test_a_run_is_for_engines_with_its_topic(self) -> None:
-        """Also one that was stored without it."""
+        """This includes a run that was stored without its topic."""
         runs = {"orders": "orders", "bills": "bills", "old-orders": "", "old-bills": ""}
         async with self.author() as author:
             store = author.store
@@ -71,18 +83,18 @@ class CooperationRules(Rules):
                 for model in ("function", "graph")
             ]
             assert not (await store.look(engine_id=author.id, offers=others, at=60)).stray
-            assert await store.ripe(offers=others, before=60, limit=10) == []
+            assert await store.due_runs(offers=others, before=60, limit=10) == []
             has = [*others, Offer("place-order", "orders", "f", "operation"), Offer("other", "bills", "f", "operation")]
             assert (await store.look(engine_id=author.id, offers=has, at=60)).stray
-            ripe = await store.ripe(offers=has, before=60, limit=10)
-            assert [one.run_id for one in ripe] == ["orders-due", "old-orders-due"]
+            due_runs = await store.due_runs(offers=has, before=60, limit=10)
+            assert [one.run_id for one in due_runs] == ["orders-due", "old-orders-due"]
             claimed = await store.claim(engine_id=author.id, epoch=author.engine.epoch, offers=has, limit=10)
             expected = ["old-orders", "old-orders-held", "orders", "orders-held"]
             assert sorted(one.run.id for one in claimed) == expected
             assert await store.claim(engine_id=author.id, epoch=author.engine.epoch, offers=has, limit=10) == []
 
     async def test_a_run_that_has_begun_is_for_engines_with_its_version(self) -> None:
-        """One that has not is for all of them, also if it is running: nobody knows yet which one begins it."""
+        """A run that has not begun is for engines with any version, even if it is running."""
         begun = {
             "plain": "orders",
             "old": "",
@@ -147,7 +159,7 @@ class CooperationRules(Rules):
             assert await author.store.emitted("m-2") is None
 
     async def test_what_is_needed_of_others_comes_with_a_run_and_what_is_not_does_not(self) -> None:
-        """The messages and keyed events of those above and of its children; nobody else's steps."""
+        """The messages and keyed events of its ancestors and children are read with it; steps of others are not."""
         async with self.author() as author:
             await emit(author)
             await author.commit(
@@ -227,12 +239,16 @@ class CooperationRules(Rules):
             with pytest.raises(CommitRefused):
                 await author.commit(an_operation(), cooperation=Cooperation(events=[*events, events[-1]], **large))
             with pytest.raises(CommitConflict) as conflict:
-                await author.commit(an_operation(), cooperation=Cooperation(events=events, book=version + 1, **large))
-            assert conflict.value.book == version
+                await author.commit(
+                    an_operation(), cooperation=Cooperation(events=events, registry_version=version + 1, **large)
+                )
+            assert conflict.value.registry_version == version
             assert await store.load(["a"]) == {}
             assert [await store.emitted(name) for name in (names[0], names[-1])] == [None, None]
             assert (await store.handlers()).version == version
-            await author.commit(an_operation(), cooperation=Cooperation(events=events, book=version, **large))
+            await author.commit(
+                an_operation(), cooperation=Cooperation(events=events, registry_version=version, **large)
+            )
             found = await store.hierarchy("r")
             assert (found.messages, found.events, found.values) == (tuple(messages), tuple(events), (value,))
             assert (await store.handlers()).version == version + 1
@@ -276,44 +292,58 @@ class CooperationRules(Rules):
     # Handlers.
 
     async def test_a_handler_stays_in_the_book_until_it_is_taken_out(self) -> None:
-        async with self.opened() as store:
+        async with self.author() as author:
+            store = author.store
             assert (await store.handlers()).handlers == ()
-            book = await store.register([("orders", "place-order"), ("stock", "take")], at=7)
-            assert [(one.topic, one.name, one.registered_at) for one in book.handlers] == [
+            handlers = await register(author, ("orders", "place-order"), ("stock", "take"), at=7)
+            assert [(one.topic, one.name, one.registered_at) for one in handlers.handlers] == [
                 ("orders", "place-order", 7),
                 ("stock", "take", 7),
             ]
-            assert await store.register([("orders", "place-order")], at=8) == book  # Nothing has changed.
-        async with self.opened() as store:
-            assert await store.handlers() == book
-            assert await store.unregister("stock", "take", at=9)
-            assert not await store.unregister("stock", "take", at=9)
-            assert not await store.unregister("stock", "nobody", at=9)
+            assert await register(author, ("orders", "place-order"), at=8) == handlers  # Nothing has changed.
+        async with self.author("e-2") as author:
+            store = author.store
+            assert await store.handlers() == handlers
+            await author.commit(at=9, shared=retired(("stock", "take")))
             changed = await store.handlers()
-            assert changed.version > book.version
+            assert changed.version > handlers.version
             assert [one.retired_at for one in changed.handlers] == [None, 9]
-            again = await store.register([("stock", "take")], at=10)
+            for pair in (("stock", "take"), ("stock", "nobody")):
+                with pytest.raises(CommitConflict):
+                    await author.commit(an_operation(), at=10, shared=retired(pair))
+            assert await store.load(["a"]) == {}
+            assert await store.handlers() == changed
+            again = await register(author, ("stock", "take"), at=10)
             assert again.version > changed.version
             assert [(one.registered_at, one.retired_at) for one in again.handlers] == [(7, None), (10, None)]
 
+    async def test_handlers_of_one_batch_come_and_go_in_its_order(self) -> None:
+        async with self.author() as author:
+            takes = HandlerChange("stock", "take", True)
+            leaves = HandlerChange("stock", "take", False)
+            await author.commit(at=1, shared=SharedWrites(handlers=[takes, leaves]))
+            assert [one.retired_at for one in (await author.store.handlers()).handlers] == [1]
+            await author.commit(at=2, shared=SharedWrites(handlers=[takes, leaves, takes]))
+            assert [one.retired_at for one in (await author.store.handlers()).handlers] == [None]
+
     async def test_who_emits_must_know_all_handlers(self) -> None:
         async with self.author() as author:
-            book = await author.store.register([("orders", "place-order")], at=7)
-            await author.store.register([("orders", "bill")], at=8)
+            handlers = await register(author, ("orders", "place-order"), at=7)
+            await register(author, ("orders", "bill"), at=8)
             with pytest.raises(CommitConflict) as caught:
-                await emit(author, book=book.version)
+                await emit(author, registry_version=handlers.version)
             now = await author.store.handlers()
-            assert caught.value.book == now.version
+            assert caught.value.registry_version == now.version
             assert await author.store.emitted("m-1") is None
-            await emit(author, book=now.version)
+            await emit(author, registry_version=now.version)
             assert await author.store.emitted("m-1") is not None
 
     async def test_that_a_handler_was_seen_is_noted_once(self) -> None:
         async with self.author() as author:
-            book = await author.store.register([("orders", "place-order")], at=7)
+            handlers = await register(author, ("orders", "place-order"), at=7)
             await emit(author, seen=[("orders", "place-order"), ("orders", "unheard-of")])
             seen = await author.store.handlers()
-            assert seen.version > book.version
+            assert seen.version > handlers.version
             assert [(one.name, one.seen_at is None) for one in seen.handlers] == [
                 ("place-order", False),
                 ("unheard-of", False),

@@ -121,7 +121,7 @@ class EngineRules(Rules):
             with pytest.raises(Fenced):
                 await one.commit(insert(a_run("late")))
             assert await other.claim() == ["r-1"]
-            await one.store.retire("e-1")  # Once more does no harm.
+            await one.store.retire("e-1")  # Repeating it does no harm.
 
     async def test_engines_that_come_and_go_one_by_one_are_forgotten(self) -> None:
         async with self.opened() as store:
@@ -154,7 +154,7 @@ class EngineRules(Rules):
                 ("e-1", False),
                 ("e-3", True),
             ]
-            assert await other.claim() == ["r-1"]  # Who is dead and who is forgotten is the same to its runs.
+            assert await other.claim() == ["r-1"]  # For its runs a dead engine and a forgotten engine are the same.
             assert await other.store.purge(at=2 * day, keys_before=0, limit=10) == 1
 
     async def test_a_run_of_an_engine_that_nobody_knows_is_forsaken(self) -> None:

@@ -1,4 +1,4 @@
-"""Events: their queues, who is given them inside a commit, dead letters, keys, and what is forgotten."""
+"""Events: their queues, matching inside a commit, dead letters, keys, and purging."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def ended(run: Run, status: Status = Status.SUCCEEDED) -> RunWrite:
 
 
 async def places(store: Store, *run_ids: str) -> dict[str, list[tuple[str, str | None]]]:
-    """Whose the events are, and which positions they won; "" is the queue of their name."""
+    """Return the runs that have the events, and the positions that the events won. "" is the queue of their name."""
     found: dict[str, list[tuple[str, str | None]]] = {"": [(event.id, None) for event in await store.events()]}
     for run_id in run_ids:
         found[run_id] = [(event.id, event.position) for event in await store.events(run_id=run_id)]
@@ -148,7 +148,7 @@ class EventRules(Rules):
             assert [(won.run_id, won.event.id) for won in committed.won if won.event] == [("r-2", "e-3")]
             found = await places(author.store, "r-1", "r-2")
             assert found == {"": [("e-4", None)], "r-1": [], "r-2": [("e-3", "1")]}
-            (letter,) = await author.store.letters()
+            (letter,) = await author.store.dead_letters()
             assert (letter.id, letter.run_id, letter.status, letter.ended_at) == ("e-2", "r-1", "succeeded", 9)
             assert (letter.name, letter.value, letter.fields, letter.at) == ("paid", '{"amount":1}', {"a": "1"}, 5)
 
@@ -159,14 +159,14 @@ class EventRules(Rules):
             await author.exchange(events=events)
             await author.commit(ended(run), waits_cleared=["r-1"])
             store = author.store
-            assert [letter.id for letter in await store.letters(name="n-1")] == ["e-1", "e-3"]
-            assert [letter.id for letter in await store.letters(after="e-0", limit=2)] == ["e-1", "e-2"]
-            await author.commit(letters_gone=["e-1"])
-            assert await store.letter("e-1") is None
+            assert [letter.id for letter in await store.dead_letters(name="n-1")] == ["e-1", "e-3"]
+            assert [letter.id for letter in await store.dead_letters(after="e-0", limit=2)] == ["e-1", "e-2"]
+            await author.commit(dead_letters_gone=["e-1"])
+            assert await store.dead_letter("e-1") is None
             with pytest.raises(CommitConflict):
-                await author.commit(insert(a_run("not written")), letters_gone=["e-1"])
+                await author.commit(insert(a_run("not written")), dead_letters_gone=["e-1"])
             assert await store.load(["not written"]) == {}
-            assert (found := await store.letter("e-3")) is not None
+            assert (found := await store.dead_letter("e-3")) is not None
             assert found.id == "e-3"
 
     async def test_a_key_is_used_once(self) -> None:
@@ -184,12 +184,16 @@ class EventRules(Rules):
             await author.exchange(events=[an_event("e-1"), an_event("d", run_id="r-1", fallback="dead_letter")])
             await author.commit(ended(run), waits_cleared=["r-1"])
             committed = await author.commit(
-                events=[an_event("d", number=1)], numbered=1, pending_max={"d": 1}, keys={"k": "d"}, letters_gone=["d"]
+                events=[an_event("d", number=1)],
+                numbered=1,
+                pending_max={"d": 1},
+                keys={"k": "d"},
+                dead_letters_gone=["d"],
             )
             assert committed.refused == {"d": 1}
             assert [event.id for event in await author.store.events()] == ["e-1"]
             assert await author.store.sent(["k"]) == {}
-            assert await author.store.letter("d") is not None
+            assert await author.store.dead_letter("d") is not None
 
     async def test_expired_events_are_not_given_and_do_not_count(self) -> None:
         async with self.author() as author:

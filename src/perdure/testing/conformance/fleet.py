@@ -1,4 +1,4 @@
-"""Engines that share a store: what each has code for, what it is told, what it finds when it looks."""
+"""Engines that share a store: which code each has, which hints it gets, what it finds when it polls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perdure.errors import CommitConflict
 from perdure.kernel.mail import wake_mail
 from perdure.kernel.records import Hold, Mail
 from perdure.kernel.status import Status
-from perdure.ports import News, Offer
+from perdure.ports import Offer, WorkFound
 from perdure.testing.conformance.base import (
     CHECKOUT,
     Author,
@@ -38,8 +38,8 @@ class FleetRules(Rules):
                 await author.commit(insert(sleeping), waits=due)
             store, epoch = author.store, author.engine.epoch
             has = [Offer("checkout", "1", "f"), Offer("checkout", "3", "f"), Offer("other", "2", "f")]
-            ripe = await store.ripe(offers=has, before=60, limit=10)
-            assert [one.run_id for one in ripe] == ["one due", "one"]
+            due_runs = await store.due_runs(offers=has, before=60, limit=10)
+            assert [one.run_id for one in due_runs] == ["one due", "one"]
             claimed = await store.claim(engine_id=author.id, epoch=epoch, offers=has, limit=10)
             assert [one.run.id for one in claimed] == ["one", "one held"]
             has = [Offer("checkout", "", "f"), Offer("checkout", "2", "f")]
@@ -69,12 +69,12 @@ class FleetRules(Rules):
             await author.commit(insert(called))
             store, epoch = author.store, author.engine.epoch
             graph = [Offer("checkout", "", "f", "graph")]
-            assert not await store.ripe(offers=graph, before=60, limit=10)
+            assert not await store.due_runs(offers=graph, before=60, limit=10)
             claimed = await store.claim(engine_id=author.id, epoch=epoch, offers=graph, limit=10)
             assert [one.run.id for one in claimed] == ["drawn"]
             function = [Offer("checkout", "", "f")]
-            ripe = await store.ripe(offers=function, before=60, limit=10)
-            assert {one.run_id for one in ripe} == {"asleep"}
+            due_runs = await store.due_runs(offers=function, before=60, limit=10)
+            assert {one.run_id for one in due_runs} == {"asleep"}
             claimed = await store.claim(engine_id=author.id, epoch=epoch, offers=function, limit=10)
             assert sorted(one.run.id for one in claimed) == ["begun", "called", "held"]
             assert {one.run.model for one in claimed} == {"function"}
@@ -93,7 +93,7 @@ class FleetRules(Rules):
 
     async def test_who_looks_finds_nothing_where_there_is_nothing_to_do(self) -> None:
         async with self.author("e-1") as one, self.author("e-2") as other:
-            assert await _look(one) == News()
+            assert await _look(one) == WorkFound()
             later = {("later", "1", 0): a_wait("later", due_at=11)}
             await other.commit(
                 insert(a_run("theirs", owner="e-2", deadline=5)),
@@ -103,19 +103,19 @@ class FleetRules(Rules):
                 insert(a_run("held", hold=Hold(kind="paused", reason="r"))),
                 waits=later,
             )
-            await other.store.post(_mail("theirs"))
-            assert await _look(one) == News()
-            assert await _look(other) == News(mail=True)
+            await other.store.leave_mail(_mail("theirs"))
+            assert await _look(one) == WorkFound()
+            assert await _look(other) == WorkFound(mail=True)
 
     async def test_who_looks_finds_mail(self) -> None:
         async with self.author("e-1") as one, self.author("e-2") as other:
             await one.commit(insert(a_run("mine", owner="e-1")))
-            mail_id = await other.store.post(_mail("mine"))
-            assert await _look(one) == News(mail=True)
+            mail_id = await other.store.leave_mail(_mail("mine"))
+            assert await _look(one) == WorkFound(mail=True)
             await one.commit(mail_done={mail_id: ""})
-            assert await _look(one) == News()
-            await other.store.post(_mail("unknown"))
-            assert (await _look(one), await _look(other)) == (News(mail=True), News(mail=True))
+            assert await _look(one) == WorkFound()
+            await other.store.leave_mail(_mail("unknown"))
+            assert (await _look(one), await _look(other)) == (WorkFound(mail=True), WorkFound(mail=True))
 
     async def test_an_engine_that_gives_its_sign_of_life_up_is_dead_and_another_can_come(self) -> None:
         async with self.author("e-1") as one, self.author("e-2") as other:
@@ -124,7 +124,7 @@ class FleetRules(Rules):
             one.store.withdraw("e-1")
             one.store.withdraw("e-1")
             assert not one.store.is_surely_alive()
-            while not (await _look(other)).dead:  # noqa: ASYNC110 - a server learns of it a little later
+            while not (await _look(other)).dead:  # noqa: ASYNC110 - a server notices it a little later
                 await asyncio.sleep(0.01)
             assert await other.store.mark_dead_engines() == ["e-1"]
             epoch = other.engine.epoch
@@ -141,37 +141,37 @@ class FleetRules(Rules):
         async with self.author("e-1") as one, self.author("e-2") as other:
             await other.commit(insert(a_run(owner="e-2")))
             other.store.abandon()
-            assert await _look(one) == News(dead=True)
+            assert await _look(one) == WorkFound(dead=True)
             await one.store.mark_dead_engines()
-            assert await _look(one) == News(stray=True)
+            assert await _look(one) == WorkFound(stray=True)
             await one.claim()
-            assert await _look(one) == News()
+            assert await _look(one) == WorkFound()
 
     async def test_who_looks_finds_runs_that_nobody_has_and_that_can_go_on(self) -> None:
         async with self.author() as author:
             await author.commit(insert(a_run("new", status=Status.CREATED)))
-            assert await _look(author) == News(stray=True)
+            assert await _look(author) == WorkFound(stray=True)
             await author.claim()
             await author.commit(insert(a_run("late", status=Status.SUSPENDED, deadline=10)))
-            assert await _look(author) == News(stray=True)
+            assert await _look(author) == WorkFound(stray=True)
             await author.commit(update(a_run("late", status=Status.SUSPENDED, deadline=10), owner=author.id))
-            assert await _look(author) == News()
+            assert await _look(author) == WorkFound()
             due = {("due", "1", 0): a_wait("due", due_at=10)}
             await author.commit(insert(a_run("due", status=Status.SUSPENDED)), waits=due)
-            assert await _look(author) == News(stray=True)
+            assert await _look(author) == WorkFound(stray=True)
 
     async def test_who_listens_hears_of_what_others_leave(self) -> None:
         async with self.author("e-1") as one, self.author("e-2") as other:
-            heard = asyncio.Event()
+            hinted = asyncio.Event()
             await one.commit(insert(a_run(owner="e-1")))
-            one.store.listen(heard.set)
+            one.store.listen(hinted.set)
             await asyncio.sleep(0)
-            heard.clear()
-            await other.store.post(_mail("r-1"))
-            await asyncio.wait_for(heard.wait(), 30)
-            heard.clear()
+            hinted.clear()
+            await other.store.leave_mail(_mail("r-1"))
+            await asyncio.wait_for(hinted.wait(), 30)
+            hinted.clear()
             await other.commit(insert(a_run("r-2")))
-            await asyncio.wait_for(heard.wait(), 30)
+            await asyncio.wait_for(hinted.wait(), 30)
 
     async def test_a_run_of_another_engine_that_wins_an_event_gets_word(self) -> None:
         async with self.author("e-1") as one, self.author("e-2") as other:
@@ -182,7 +182,7 @@ class FleetRules(Rules):
             events = [an_event(f"e-{number}") for number in range(3)]
             committed = await other.exchange(events=events, at=7)
             assert [won.run_id for won in committed.won] == list(_THREE)
-            assert committed.told == {"r-1"}
+            assert committed.notified == {"r-1"}
             (mail,) = await one.store.mail("e-1", 10)
             assert (mail.op, mail.run_id, mail.at) == (wake_mail("r-1", "e-2", 7).op, "r-1", 7)
 
@@ -193,7 +193,7 @@ class FleetRules(Rules):
             await other.store.mark_dead_engines()
             committed = await other.exchange(events=[an_event()])
             assert [won.run_id for won in committed.won] == ["r-1"]
-            assert committed.told == set()
+            assert committed.notified == set()
             assert await other.store.mail("e-2", 10) == []
 
     async def test_a_run_of_another_engine_that_waits_for_an_end_gets_word(self) -> None:
@@ -204,7 +204,7 @@ class FleetRules(Rules):
             await one.commit(insert(a_run(owner="e-1", status=Status.SUSPENDED)), waits=waits)
             assert await one.store.mail("e-1", 10) == []
             committed = await other.commit(update(run, status=Status.SUCCEEDED, owner=None))
-            assert committed.told == {"r-1"}
+            assert committed.notified == {"r-1"}
             assert [mail.run_id for mail in await one.store.mail("e-1", 10)] == ["r-1"]
 
     async def test_a_batch_tells_what_the_runs_that_it_takes_have_by_now(self) -> None:
@@ -246,5 +246,5 @@ def _mail(run_id: str) -> Mail:
     return Mail(run_id=run_id, sender="s", op="{}", at=5)
 
 
-async def _look(author: Author) -> News:
+async def _look(author: Author) -> WorkFound:
     return await author.store.look(engine_id=author.id, offers=offers(**CHECKOUT), at=10)

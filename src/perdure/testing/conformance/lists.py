@@ -15,7 +15,7 @@ _STATUSES = list(Status)
 
 
 def _runs() -> list[Run]:
-    """A hundred runs of all kinds, several at every moment."""
+    """Return a hundred runs of all kinds, several at every moment."""
     return [
         a_run(
             f"r-{(i * 37) % 100:02}",
@@ -59,7 +59,7 @@ FILTERS: list[dict[str, Any]] = [
 
 
 def _expected(runs: list[Run], wanted: RunFilter) -> list[Run]:
-    """A filter's meaning, spelled out."""
+    """Return the runs that fit a filter, by its definition."""
     found = [
         run
         for run in runs

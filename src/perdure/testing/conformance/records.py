@@ -1,4 +1,4 @@
-"""What is written comes back as it was."""
+"""Everything that is written is read back unchanged."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class RecordRules(Rules):
                 lambda: store.tasks(TaskFilter(after="\ud800")),
                 lambda: store.artifacts(ArtifactFilter(name="\ud800")),
                 lambda: store.events(name=5),
-                lambda: store.letters(after="nul\0"),
+                lambda: store.dead_letters(after="nul\0"),
                 lambda: store.list(RunFilter(workflow="\ud800")),
                 lambda: store.load(["\ud800"]),
                 lambda: store.stream("r", "s", after=2**64, limit=1),
@@ -227,7 +227,7 @@ class RecordRules(Rules):
         async with self.author() as author:
             await author.commit(insert(a_run()), insert(a_run("r-2")), journal=entries[:2])
             waits = {("r-1", "9", 0): a_wait(position="9", kind="run", target="r-2", due_at=None, details="0d4cbb29")}
-            await author.commit(journal=entries[2:], waits=waits)  # Which is matched with ends of runs.
+            await author.commit(journal=entries[2:], waits=waits)  # This batch is matched with the ends of runs.
             assert (await author.store.journal("r-1"))[1] == entries
             assert [wait.details for wait in (await author.store.load(["r-1"]))["r-1"].waits] == ["0d4cbb29"]
             await author.commit(archive=[("r-1", 2, 1)], journal=[an_entry(seq=2, digest="new")])

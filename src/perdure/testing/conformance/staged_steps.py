@@ -1,4 +1,4 @@
-"""Transactions of steps, and what they stage. Stores that have none refuse."""
+"""Transactions of steps, and the results that they stage. Stores without them refuse."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Failed(Exception):
 
 
 class Notes:
-    """A table of the user's beside those of the store, with a name of its own."""
+    """A table of the user's beside those of the store, with its own name."""
 
     def __init__(self, author: Author) -> None:
         self.store = author.store
@@ -30,7 +30,7 @@ class Notes:
         self.name = f"notes_{uuid4().hex}"
 
     def body(self, place: StepPlace, *statements: str, error: BaseException | None = None) -> Callable[[Any], Any]:
-        """What executes these, and then ends; `notes` stands for the table."""
+        """Return a body that executes these statements, and then ends. `notes` stands for the table."""
         texts = [statement.replace("notes", self.name) for statement in statements]
         staged = staged_at(place)
 
@@ -51,7 +51,7 @@ class Notes:
         return plain if self.store.transacts == "plain" else awaited
 
     async def numbers(self) -> list[int]:
-        """What stands in the table: read in a transaction, whose result is never staged."""
+        """Return the numbers in the table, read in a transaction whose result is never staged."""
         found: list[int] = []
         run = a_run(f"reader-{uuid4().hex}", owner=self.author.id, claim=1)
         await self.author.commit(insert(run))
@@ -294,7 +294,7 @@ class StagingRules(Rules):
             bodies = [
                 notes.body(place, " ".join(("insert into notes values (", place.position, ")"))) for place in places
             ]
-            turns = zip(places * 2, bodies * 2, strict=True)  # Each of them twice.
+            turns = zip(places * 2, bodies * 2, strict=True)  # each of them twice
             await asyncio.gather(*[author.store.transact(place, body) for place, body in turns])
             assert await notes.numbers() == [*range(2, 22)]
 

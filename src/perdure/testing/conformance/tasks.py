@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from perdure.errors import CommitConflict
-from perdure.kernel.stock import Record, Stock, Task, TaskAnswer
+from perdure.kernel.tasks import Task, TaskAnswer, TaskRelease, TaskWrites
 from perdure.ports import Store, TaskFilter, Within
 from perdure.testing.conformance.base import Author, Rules, a_run, insert
 
@@ -28,8 +28,12 @@ def a_task(task_id: str = "t-1", **fields: Any) -> Task:
     return Task(id=task_id, **defaults | fields)
 
 
-def answered(task_id: str = "t-1", worker: str | None = None) -> Stock:
-    return Stock(answers=[TaskAnswer(task_id=task_id, worker=worker, by=worker or "ann", at=8)])
+def answered(task_id: str = "t-1", worker: str | None = None) -> TaskWrites:
+    return TaskWrites(answers=[TaskAnswer(task_id=task_id, worker=worker, by=worker or "ann", at=8)])
+
+
+def released(task_id: str = "t-1", worker: str = "w-1", error: str | None = None) -> TaskWrites:
+    return TaskWrites(released=[TaskRelease(task_id=task_id, worker=worker, error=error, actor=worker, at=20)])
 
 
 async def _listed(store: Store, **wanted: Any) -> list[str]:
@@ -46,16 +50,11 @@ async def _claim(store: Store, worker: str, *, at: int = 10, lease: int = 100, l
     return [task.id for task in claimed]
 
 
-def a_record(body: str = "1", **fields: Any) -> Record:
-    defaults: dict[str, Any] = {"kind": "prompt", "name": "greeting", "actor": "ann", "at": 5}
-    return Record(digest=f"d-{body}", body=body, **defaults | fields)
-
-
 class TaskRules(Rules):
     async def test_a_task_comes_back_as_it_is(self) -> None:
         async with self.author() as author:
             task = a_task(due_at=9, title="𝕌 '", details="null", kind="remote")
-            await author.commit(insert(a_run()), stock=Stock(tasks=[task]))
+            await author.commit(insert(a_run()), tasks=TaskWrites(tasks=[task]))
             assert await _task(author.store) == task
             assert await author.store.tasks(TaskFilter()) == [task]
             assert await author.store.load_tasks(["t-2", "t-1", "t-1"]) == {"t-1": task}
@@ -69,7 +68,7 @@ class TaskRules(Rules):
                 a_run("r-3", workflow="one"),
             ]
             for number, run in enumerate(runs, 1):
-                await author.commit(insert(run), stock=Stock(tasks=[a_task(f"t-{number}", run_id=run.id)]))
+                await author.commit(insert(run), tasks=TaskWrites(tasks=[a_task(f"t-{number}", run_id=run.id)]))
             cases: list[tuple[Within | None, list[str]]] = [
                 (None, ["t-1", "t-2", "t-3"]),
                 (Within(), []),
@@ -90,30 +89,30 @@ class TaskRules(Rules):
 
     async def test_a_task_is_answered_once(self) -> None:
         async with self.author() as author:
-            await author.commit(insert(a_run()), stock=Stock(tasks=[a_task()]))
-            await author.commit(stock=answered())
+            await author.commit(insert(a_run()), tasks=TaskWrites(tasks=[a_task()]))
+            await author.commit(tasks=answered())
             expected = msgspec.structs.replace(a_task(), status="answered", closed_at=8, answered_by="ann")
             assert await _task(author.store) == expected
             with pytest.raises(CommitConflict) as conflict:
-                await author.commit(stock=answered())
+                await author.commit(tasks=answered())
             assert conflict.value.run_ids == frozenset()
             with pytest.raises(CommitConflict):
-                await author.commit(stock=answered("t-9"))
+                await author.commit(tasks=answered("t-9"))
 
     async def test_a_withdrawn_task_is_not_answered_and_an_answered_one_not_withdrawn(self) -> None:
         async with self.author() as author:
-            await author.commit(insert(a_run()), stock=Stock(tasks=[a_task(), a_task("t-2")]))
-            await author.commit(stock=answered("t-2"))
-            await author.commit(at=9, stock=Stock(withdrawn=["t-1", "t-2", "t-3"]))
+            await author.commit(insert(a_run()), tasks=TaskWrites(tasks=[a_task(), a_task("t-2")]))
+            await author.commit(tasks=answered("t-2"))
+            await author.commit(at=9, tasks=TaskWrites(withdrawn=["t-1", "t-2", "t-3"]))
             found = {task.id: (task.status, task.closed_at) for task in await author.store.tasks(TaskFilter())}
             assert found == {"t-1": ("withdrawn", 9), "t-2": ("answered", 8)}
             with pytest.raises(CommitConflict):
-                await author.commit(stock=answered())
+                await author.commit(tasks=answered())
 
     async def test_one_worker_has_a_task_while_its_lease_lasts(self) -> None:
         async with self.author() as author:
             store = author.store
-            await author.commit(insert(a_run()), stock=Stock(tasks=[a_task("t-2"), a_task("t-1")]))
+            await author.commit(insert(a_run()), tasks=TaskWrites(tasks=[a_task("t-2"), a_task("t-1")]))
             assert await _claim(store, "w-1", limit=1) == ["t-1"]
             assert await _claim(store, "w-2") == ["t-2"]
             assert await _claim(store, "w-3", at=109) == []
@@ -124,11 +123,11 @@ class TaskRules(Rules):
     async def test_workers_that_claim_at_the_same_time_get_different_tasks(self) -> None:
         async with self.author("e-1") as one, self.author("e-2") as other:
             ids = [f"t-{number:02}" for number in range(40)]
-            await one.commit(insert(a_run()), stock=Stock(tasks=[a_task(task_id) for task_id in ids]))
+            await one.commit(insert(a_run()), tasks=TaskWrites(tasks=[a_task(task_id) for task_id in ids]))
             got: list[str] = []
 
             async def work(author: Author, worker: str) -> None:
-                for _ in range(40):  # Those that others are just taking may be passed over, so ask until all are gone.
+                for _ in range(40):  # A claim may skip tasks that others are just taking, so ask until all are gone.
                     got.extend(await _claim(author.store, worker, limit=3))
 
             await asyncio.gather(*(work(author, f"w-{author.id}-{n}") for author in (one, other) for n in range(2)))
@@ -137,48 +136,65 @@ class TaskRules(Rules):
     async def test_only_open_tasks_of_the_queue_are_claimed(self) -> None:
         async with self.author() as author:
             tasks = [a_task("t-1"), a_task("t-2"), a_task("t-3", queue="other"), a_task("t-4")]
-            await author.commit(insert(a_run()), stock=Stock(tasks=tasks))
-            await author.commit(stock=answered("t-1"))
-            await author.commit(stock=Stock(withdrawn=["t-2"]))
+            await author.commit(insert(a_run()), tasks=TaskWrites(tasks=tasks))
+            await author.commit(tasks=answered("t-1"))
+            await author.commit(tasks=TaskWrites(withdrawn=["t-2"]))
             assert await _claim(author.store, "w-1") == ["t-4"]
             assert await _claim(author.store, "w-1", limit=0) == []
 
     async def test_a_heartbeat_lengthens_the_lease_of_who_has_the_task(self) -> None:
         async with self.author() as author:
             store = author.store
-            await author.commit(insert(a_run()), stock=Stock(tasks=[a_task()]))
+            await author.commit(insert(a_run()), tasks=TaskWrites(tasks=[a_task()]))
             await _claim(store, "w-1")
-            assert await store.hold_task(task_id="t-1", worker="w-1", at=90, keep=True, details='"half"')
+            assert await store.renew_lease(task_id="t-1", worker="w-1", at=90, details='"half"')
             assert await _claim(store, "w-2", at=150) == []
-            assert await store.hold_task(task_id="t-1", worker="w-1", at=95, keep=True)
+            assert await store.renew_lease(task_id="t-1", worker="w-1", at=95)
             task = await _task(store)
             assert (task.details, task.lease_until, task.beat_at) == ('"half"', 195, 95)
-            # Late, but nobody else has taken it.
-            assert await store.hold_task(task_id="t-1", worker="w-1", at=300, keep=True)
-            assert not await store.hold_task(task_id="t-1", worker="w-2", at=300, keep=True)
-            assert not await store.hold_task(task_id="t-9", worker="w-1", at=300, keep=True)
+            # Late, but nobody else has claimed it.
+            assert await store.renew_lease(task_id="t-1", worker="w-1", at=300)
+            assert not await store.renew_lease(task_id="t-1", worker="w-2", at=300)
+            assert not await store.renew_lease(task_id="t-9", worker="w-1", at=300)
             assert await _claim(store, "w-2", at=500) == ["t-1"]
-            assert not await store.hold_task(task_id="t-1", worker="w-1", at=501, keep=True)
+            assert not await store.renew_lease(task_id="t-1", worker="w-1", at=501)
 
     async def test_a_released_task_is_free_at_once(self) -> None:
         async with self.author() as author:
-            await author.commit(insert(a_run()), stock=Stock(tasks=[a_task()]))
+            await author.commit(insert(a_run()), tasks=TaskWrites(tasks=[a_task()]))
             await _claim(author.store, "w-1")
-            assert await author.store.hold_task(task_id="t-1", worker="w-1", at=20, keep=False, error="tired")
+            await author.commit(tasks=released(error="tired"))
             task = await _task(author.store)
-            assert (task.worker, task.lease_until, task.error) == (None, None, "tired")
-            assert not await author.store.hold_task(task_id="t-1", worker="w-1", at=21, keep=True)
+            assert (task.worker, task.lease_until, task.error, task.beat_at) == (None, None, "tired", 20)
+            assert not await author.store.renew_lease(task_id="t-1", worker="w-1", at=21)
             assert await _claim(author.store, "w-2", at=21) == ["t-1"]
+            await author.commit(tasks=released(worker="w-2"))
+            assert (await _task(author.store)).error == "tired"
+
+    async def test_only_the_worker_that_has_a_task_releases_it(self) -> None:
+        async with self.author() as author:
+            await author.commit(insert(a_run()), tasks=TaskWrites(tasks=[a_task(), a_task("t-2")]))
+            for worker in ("w-1", "w-2"):
+                with pytest.raises(CommitConflict):
+                    await author.commit(insert(a_run("r-2")), tasks=released(worker=worker))
+                await _claim(author.store, "w-1")
+            await author.commit(tasks=answered("t-2"))
+            with pytest.raises(CommitConflict):
+                await author.commit(insert(a_run("r-2")), tasks=released("t-2"))
+            assert await author.store.load(["r-2"]) == {}
+            await author.commit(tasks=TaskWrites(released=released().released, answers=answered().answers))
+            task = await _task(author.store)
+            assert (task.status, task.worker, task.answered_by) == ("answered", None, "ann")
 
     async def test_a_worker_answers_only_what_nobody_else_has(self) -> None:
         async with self.author() as author:
-            await author.commit(insert(a_run()), stock=Stock(tasks=[a_task(), a_task("t-2")]))
+            await author.commit(insert(a_run()), tasks=TaskWrites(tasks=[a_task(), a_task("t-2")]))
             await _claim(author.store, "w-1")
             await _claim(author.store, "w-2", at=500, limit=1)
             with pytest.raises(CommitConflict):
-                await author.commit(stock=answered("t-1", "w-1"))
-            await author.commit(stock=answered("t-1", "w-2"))
-            await author.commit(stock=answered("t-2", "w-1"))  # Its lease has passed, and nobody has taken it.
+                await author.commit(tasks=answered("t-1", "w-1"))
+            await author.commit(tasks=answered("t-1", "w-2"))
+            await author.commit(tasks=answered("t-2", "w-1"))  # Its lease has run out, but nobody else has claimed it.
             assert await _listed(author.store, status="answered") == ["t-1", "t-2"]
 
     async def test_tasks_are_listed_by_queue_kind_run_and_status(self) -> None:
@@ -190,10 +206,10 @@ class TaskRules(Rules):
                 a_task("t-4", run_id="r-2"),
                 a_task("t-5"),
             ]
-            await author.commit(insert(a_run()), insert(a_run("r-2")), stock=Stock(tasks=tasks))
+            await author.commit(insert(a_run()), insert(a_run("r-2")), tasks=TaskWrites(tasks=tasks))
             await _claim(author.store, "w-1", limit=1)
-            await author.commit(stock=answered("t-2"))
-            await author.commit(stock=Stock(withdrawn=["t-5"]))
+            await author.commit(tasks=answered("t-2"))
+            await author.commit(tasks=TaskWrites(withdrawn=["t-5"]))
             store = author.store
             assert await _listed(store) == ["t-1", "t-2", "t-3", "t-4", "t-5"]
             assert await _listed(store, queue="approvals") == ["t-1", "t-2", "t-4", "t-5"]
@@ -206,30 +222,3 @@ class TaskRules(Rules):
             assert await _listed(store, status="answered") == ["t-2"]
             assert await _listed(store, status="withdrawn") == ["t-5"]
             assert await _listed(store, after="t-2", limit=2) == ["t-3", "t-4"]
-
-    async def test_a_record_gets_a_new_version_only_if_it_changes(self) -> None:
-        async with self.author() as author:
-            store = author.store
-            assert await store.put_record(a_record("1")) == 1
-            assert await store.put_record(a_record("1", at=6, actor="bob")) == 1
-            assert await store.put_record(a_record("2")) == 2
-            assert await store.put_record(a_record("1")) == 3
-            assert await store.put_record(a_record("1", name="other")) == 1
-            assert await store.put_record(a_record("1", kind="action")) == 1
-            assert await store.record("prompt", "greeting") == a_record("1", version=3)
-            assert await store.record("prompt", "greeting", 2) == a_record("2", version=2)
-            assert await store.record("prompt", "greeting", 4) is None
-            assert await store.record("prompt", "greeting", 0) is None
-            assert await store.record("prompt", "nobody") is None
-            assert [(one.name, one.version) for one in await store.records("prompt")] == [("greeting", 3), ("other", 1)]
-            assert [one.name for one in await store.records("prompt", after="greeting")] == ["other"]
-            assert [one.name for one in await store.records("prompt", limit=1)] == ["greeting"]
-
-    async def test_records_put_at_the_same_time_have_versions_of_their_own(self) -> None:
-        async with self.opened() as one, self.opened() as other:
-
-            async def work(store: Store, who: str) -> list[int]:
-                return [await store.put_record(a_record(f"{who}-{number}")) for number in range(10)]
-
-            got = await asyncio.gather(work(one, "a"), work(other, "b"))
-            assert sorted(got[0] + got[1]) == list(range(1, 21))

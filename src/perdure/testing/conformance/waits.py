@@ -1,4 +1,4 @@
-"""Waits for the ends of runs, runs that did not have to fall asleep, children, and runs that are due."""
+"""Waits for the ends of runs, runs that did not have to suspend, children, and runs that are due."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from perdure.kernel.batch import RunWrite
 from perdure.kernel.records import Hold
 from perdure.kernel.status import Status
-from perdure.ports import Ripe
+from perdure.ports import DueRun
 from perdure.testing.conformance.base import (
     CHECKOUT,
     Author,
@@ -131,13 +131,13 @@ class WaitRules(Rules):
             await self._suspended(author, "owned", 100, owner=author.id)
             await self._suspended(author, "other", 100, workflow="other")
             await self._suspended(author, "held", 100, hold=Hold(kind="paused", reason="r"))
-            found = await author.store.ripe(offers=offers(**CHECKOUT), before=999, limit=10)
+            found = await author.store.due_runs(offers=offers(**CHECKOUT), before=999, limit=10)
             assert found == [
-                Ripe(run_id="early", due_at=100, deadline=False),
-                Ripe(run_id="dated", due_at=200, deadline=True),
-                Ripe(run_id="late", due_at=300, deadline=False),
+                DueRun(run_id="early", due_at=100, deadline=False),
+                DueRun(run_id="dated", due_at=200, deadline=True),
+                DueRun(run_id="late", due_at=300, deadline=False),
             ]
-            assert await author.store.ripe(offers=offers(**CHECKOUT), before=999, limit=1) == found[:1]
+            assert await author.store.due_runs(offers=offers(**CHECKOUT), before=999, limit=1) == found[:1]
 
     async def test_deadlines_of_held_runs_are_told_whoever_has_their_code(self) -> None:
         async with self.author() as author:
@@ -146,29 +146,29 @@ class WaitRules(Rules):
             await author.commit(insert(a_run("undoing", status=Status.ROLLING_BACK, **fields)))
             operation = a_run("operation", status=Status.ROLLING_BACK, model="operation", **fields | {"deadline": 300})
             await author.commit(insert(operation))
-            found = await author.store.ripe(offers=offers(**CHECKOUT), before=999, limit=10)
+            found = await author.store.due_runs(offers=offers(**CHECKOUT), before=999, limit=10)
             assert found == [
-                Ripe(run_id="held", due_at=200, deadline=True),
-                Ripe(run_id="operation", due_at=300, deadline=True),
+                DueRun(run_id="held", due_at=200, deadline=True),
+                DueRun(run_id="operation", due_at=300, deadline=True),
             ]
-            news = await author.store.look(engine_id=author.id, offers=offers(**CHECKOUT), at=200)
-            assert news.stray
-            news = await author.store.look(engine_id=author.id, offers=offers(**CHECKOUT), at=199)
-            assert not news.stray
+            work = await author.store.look(engine_id=author.id, offers=offers(**CHECKOUT), at=200)
+            assert work.stray
+            work = await author.store.look(engine_id=author.id, offers=offers(**CHECKOUT), at=199)
+            assert not work.stray
 
     async def test_runs_of_an_engine_that_died_are_due_as_well(self) -> None:
         async with self.author("e-1") as dead, self.opened() as store:
             await self._suspended(dead, "r-1", 100, owner="e-1")
-            assert await store.ripe(offers=offers(**CHECKOUT), before=200, limit=10) == []
+            assert await store.due_runs(offers=offers(**CHECKOUT), before=200, limit=10) == []
             await store.retire("e-1")
-            found = await store.ripe(offers=offers(**CHECKOUT), before=200, limit=10)
-            assert [ripe.run_id for ripe in found] == ["r-1"]
+            found = await store.due_runs(offers=offers(**CHECKOUT), before=200, limit=10)
+            assert [due.run_id for due in found] == ["r-1"]
 
     async def test_a_run_whose_wait_was_won_is_due_at_once(self) -> None:
         async with self.author() as author:
             await author.exchange(insert(a_run("r-1", status=Status.SUSPENDED)), waits=[waits_for()])
-            assert await author.store.ripe(offers=offers(**CHECKOUT), before=10_000, limit=10) == []
+            assert await author.store.due_runs(offers=offers(**CHECKOUT), before=10_000, limit=10) == []
             await author.exchange(events=[an_event()])
-            assert await author.store.ripe(offers=offers(**CHECKOUT), before=10_000, limit=10) == [
-                Ripe(run_id="r-1", due_at=0, deadline=False)
+            assert await author.store.due_runs(offers=offers(**CHECKOUT), before=10_000, limit=10) == [
+                DueRun(run_id="r-1", due_at=0, deadline=False)
             ]

@@ -12,11 +12,11 @@
 
     simulation.run(scenario())
 
-Engines can be paused past their lease, woken, killed and restarted; calls to the database take their time, fail, or
-leave their outcome unknown, as the `Weather` has it. The same seed gives the same history: `simulation.trace`.
+Engines can be paused past their lease, woken, killed and restarted. Calls to the database are delayed, fail, or have an
+unknown outcome, as the `Weather` says. The same seed gives the same history: `simulation.trace`.
 
-`python -m perdure.testing.simulate` runs Perdure's own scenarios (see scenario.py), which look for anything lost,
-doubled or stuck.
+`python -m perdure.testing.simulate` runs Perdure's own scenarios (see scenario.py), which look for anything that is
+lost, duplicated or stuck.
 """
 
 from perdure.testing.simulate.database import SimulatedDatabase

@@ -1,4 +1,4 @@
-"""`python -m perdure.testing.simulate --seeds 1000 --from 1`: run seeds, and stop at the first that goes wrong."""
+"""`python -m perdure.testing.simulate --seeds 1000 --from 1`: run seeds, and stop at the first that fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EVERY_S = 5.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0 if all seeds went well, 1 otherwise."""
+    """Return 0 if all seeds passed, 1 otherwise."""
     parser = argparse.ArgumentParser(prog="python -m perdure.testing.simulate", description=__doc__)
     parser.add_argument("--seeds", type=int, default=500, help="how many to run (default: 500)")
     parser.add_argument("--from", type=int, dest="first", help="the first one; drawn at random unless given")
@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     first: int = secrets.randbelow(2**31) if given.first is None else given.first
     bugs = [Bug(bug) for bug in given.bug]
     say(f"seeds {first} to {first + given.seeds - 1}")
-    began = told = time.monotonic()
+    began = reported = time.monotonic()
     for done, seed in enumerate(range(first, first + given.seeds), start=1):
         report = simulate(seed, bugs=bugs, mix=FOCUS[bugs[0]] if bugs else MIXES[given.mix])
         if report.problem:
@@ -39,8 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
             )
             say(f"run it again: python -m perdure.testing.simulate --seeds 1 --from {seed} --tail 0{options}")
             return 1
-        if (now := time.monotonic()) - told >= _EVERY_S:
-            told = now
+        if (now := time.monotonic()) - reported >= _EVERY_S:
+            reported = now
             say(f"{done} of {given.seeds} done, {1000 * (now - began) / done:.0f} ms each")
     say(f"{given.seeds} seeds went well, {1000 * (time.monotonic() - began) / max(1, given.seeds):.0f} ms each")
     return 0

@@ -1,4 +1,4 @@
-"""What must be true when a simulated fleet has come to rest."""
+"""What must be true when a simulated fleet has nothing left to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.models.functions.events import options_of
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing.invariants import check_store
 from perdure.testing.simulate.mix import said_in
-from perdure.testing.simulate.workload import LOG, Job, News, Plan, Told, matches, outcome
+from perdure.testing.simulate.workload import LOG, Job, Notice, Plan, Word, matches, outcome
 
 __all__ = ["Expected", "check_rest"]
 
@@ -23,18 +23,18 @@ class Expected:
 
     def __init__(self) -> None:
         self.plans: dict[str, Plan] = {}  # run id -> what it must have done
-        self.victims: set[str] = set()  # those of them that may have been cancelled
+        self.victims: set[str] = set()  # runs that may have been cancelled
         self.jobs: set[int] = set()
-        self.news: set[int] = set()
-        self.told: dict[str, int] = {}  # run id -> how often
+        self.notices: set[int] = set()
+        self.words: dict[str, int] = {}  # run id -> how many Word events were sent to it
         self.graphs: dict[str, Any] = {}  # run id -> what its output must be, for `matches`
-        self.journeys: dict[str, tuple[list[Any], str]] = {}  # run id -> what it had to undo, and how it was to end
-        self.deadlines: set[str] = set()  # runs that were to end by it
-        self.letters: set[int] = set()  # those of which somebody was told that they were sent
+        self.journeys: dict[str, tuple[list[Any], str]] = {}  # run id -> what it must undo, and how it must end
+        self.deadlines: set[str] = set()  # runs that must end by their deadline
+        self.letters: set[int] = set()  # letters whose sender got a reply
 
 
 async def check_rest(database: MemoryDatabase, expected: Expected, now: int) -> None:
-    """Raises InvariantViolated with all that is wrong."""
+    """Check everything that is stored. Raises InvariantViolated with all problems."""
     wrong = [
         *_runs(database, expected),
         *_journeys(database, expected),
@@ -63,7 +63,7 @@ def _runs(database: MemoryDatabase, expected: Expected) -> Iterator[str]:
         elif stored.run.status is Status.SUCCEEDED:
             found = json.loads(stored.outcome.output or "null")
             if not matches(wanted, found):
-                yield f"run {run_id!r} came to {found} instead of {wanted}"
+                yield f"run {run_id!r} returned {found} instead of {wanted}"
         elif stored.run.status is not Status.CANCELLED or run_id not in expected.victims:
             yield f"run {run_id!r} is {stored.run.status}, with {stored.outcome.failure}"
 
@@ -92,7 +92,7 @@ def _journeys(database: MemoryDatabase, expected: Expected) -> Iterator[str]:
 
 
 def _letters(database: MemoryDatabase, expected: Expected) -> Iterator[str]:
-    """What was sent to a run that never read it is a dead letter, once."""
+    """Check that an event which its run never read is exactly one dead letter."""
     found = Counter(json.loads(letter.value)["number"] for letter in database.tables.letters.values())
     if doubled := sorted(number for number, times in found.items() if times > 1):
         yield f"letters {doubled} are there more than once"
@@ -119,20 +119,20 @@ def _events(database: MemoryDatabase, expected: Expected) -> Iterator[str]:
         yield f"jobs {doubled} were read more than once, or are still there"
     if lost := sorted(expected.jobs - jobs.keys()):
         yield f"jobs {lost} were lost"
-    news = Counter((run_id, number) for run_id, name, number in read if name == _name(News))
-    if doubled_news := sorted(key for key, times in news.items() if times > 1):
-        yield f"news was read more than once by the same run: {doubled_news}"
-    kept = {json.loads(event.value)["number"] for event in queue if event.name == _name(News)}
-    if lost := sorted(expected.news - kept):
-        yield f"news {lost} was lost"
-    for run_id, times in expected.told.items():
-        heard = [number for one, name, number in read if one == run_id and name == _name(Told)]
-        if run_id not in expected.victims and sorted(heard) != list(range(times)):
-            yield f"run {run_id!r} heard {heard} of the {times} words to it"
+    notices = Counter((run_id, number) for run_id, name, number in read if name == _name(Notice))
+    if doubled_notices := sorted(key for key, times in notices.items() if times > 1):
+        yield f"notices were read more than once by the same run: {doubled_notices}"
+    kept = {json.loads(event.value)["number"] for event in queue if event.name == _name(Notice)}
+    if lost := sorted(expected.notices - kept):
+        yield f"notices {lost} were lost"
+    for run_id, times in expected.words.items():
+        received = [number for one, name, number in read if one == run_id and name == _name(Word)]
+        if run_id not in expected.victims and sorted(received) != list(range(times)):
+            yield f"run {run_id!r} received {received} of the {times} words to it"
 
 
 def _read(database: MemoryDatabase) -> Iterator[tuple[str, str, int]]:
-    """Run, name and number of each event that was read, by all journals."""
+    """Return run, name and number of each event that was read, from all journals."""
     for run_id, entries in database.journal.items():
         for entry in entries.values():
             if entry.kind == "wait" and entry.value is not None:
@@ -141,7 +141,7 @@ def _read(database: MemoryDatabase) -> Iterator[tuple[str, str, int]]:
                     yield run_id, won["name"], won["value"]["number"]
 
 
-def _name(kind: type[Job | News | Told]) -> str:
+def _name(kind: type[Job | Notice | Word]) -> str:
     return options_of(kind).name
 
 

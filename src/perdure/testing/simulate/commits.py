@@ -1,8 +1,8 @@
-"""A commit of a simulated database: the statements of one transaction, with everybody else's between them.
+"""A commit of a simulated database: the statements of one transaction, with other transactions' between them.
 
-First the fence, then the names of events, then rows; only then anything is read for matching, one statement a question.
-What could be locked only in part is looked at again once its lock is there, and if it has changed, the batch is to be
-sent again.
+The transaction first checks the fence, then locks the names of events, then rows. Only then does it read for matching,
+one statement per question. If a row could not be locked at first, it is read again once its lock is there. If it has
+changed, the batch must be resent.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from perdure.kernel.batch import Batch, Committed, winners_elsewhere
 from perdure.kernel.pieces import at_once
 from perdure.kernel.records import Mail, Wait
 from perdure.kernel.rules.broadcasts import Question, Settlement, settle
-from perdure.storage.memory_commit import check_rows, check_runs, check_values, has_landed, write_batch
-from perdure.storage.memory_database import MemoryDatabase
-from perdure.storage.memory_events import Answers, EventTables
+from perdure.storage.memory.commit import check_rows, check_runs, check_values, has_landed, write_batch
+from perdure.storage.memory.database import MemoryDatabase
+from perdure.storage.memory.tables.events import Answers, EventTables
 from perdure.testing.simulate.network import Fate
 from perdure.testing.simulate.transactions import Bug, Transaction
 
@@ -35,10 +35,10 @@ class Commit:
         self._base = 0
         self._mail_base = 0
         self._snapshot: EventTables | None = None
-        self._owners: dict[str, str | None] = {}  # of winners
+        self._owners: dict[str, str | None] = {}  # the owners of winners, by run id
 
     async def run(self, fate: Fate) -> Committed:
-        """Raises what Store.commit does. `fate` may be that it fails in the end."""
+        """Apply the batch. Raises the errors of Store.commit. `fate` may make it fail at the end."""
         batch, transaction, bugs = self._batch, self._transaction, self._bugs
         await transaction.statement()
         if Bug.NO_FENCE not in bugs:
@@ -69,7 +69,7 @@ class Commit:
     # Locks.
 
     async def _lock_names(self) -> None:
-        """Names first, in a statement of their own: what is read for matching is read after it."""
+        """Lock the names of events first, in a separate statement, so that matching reads after it."""
         returned, left = self._names_to_return(), self._names_to_leave()
         alone = {event.name for event in self._batch.events if event.run_id is None} | returned
         together = {wait.name for wait in self._batch.waits.values() if wait.kind == "event"} | left
@@ -85,7 +85,7 @@ class Commit:
         await self._transaction.statement()
 
     def _names_to_return(self) -> set[str]:
-        """Names of events that may go back to their queue, or are still on their way out of it."""
+        """Return the names of events that may go back to their queue, or are just leaving it."""
         tables, batch = self._memory.tables, self._batch
         over = {*batch.waits_cleared, *batch.continued}
         read = set(batch.events_read)
@@ -99,7 +99,7 @@ class Commit:
         return found
 
     def _names_to_leave(self) -> set[str]:
-        """Names of the events that these runs and positions still wait for."""
+        """Return the names of the events that these runs and positions still wait for."""
         return {wait.name for wait in self._waits_to_leave() if wait.kind == "event" and wait.due_at is None}
 
     def _waits_to_leave(self) -> Iterator[Wait]:
@@ -111,22 +111,28 @@ class Commit:
                     yield wait
 
     async def _lock_rows(self) -> None:
-        """Rows that are written, those that must stay as they are, and those whose end is waited for."""
+        """Lock the rows that are written, those that must not change, and those whose end is waited for."""
         batch, transaction = self._batch, self._transaction
         targets = {wait.target for wait in batch.waits.values() if wait.target is not None}
         for run_id in sorted({*batch.runs, *batch.guards, *targets}):
             await transaction.lock([("run", run_id)], exclusive=run_id in batch.runs)
         await transaction.lock([("key", key) for key in sorted(batch.keys)], exclusive=True)
         await transaction.lock([("mail", f"{mail_id}") for mail_id in sorted(batch.mail_done)], exclusive=True)
-        if batch.stock is not None:
-            tasks = {answer.task_id for answer in batch.stock.answers} | set(batch.stock.withdrawn)
+        if batch.tasks is not None:
+            tasks = {answer.task_id for answer in batch.tasks.answers} | set(batch.tasks.withdrawn)
+            tasks |= {one.task_id for one in batch.tasks.released}
             await transaction.lock([("task", task_id) for task_id in sorted(tasks)], exclusive=True)
+        if batch.shared is not None:
+            versioned = {("record", f"{one.kind}/{one.name}") for one in batch.shared.records}
+            versioned |= {("token", one.name) for one in batch.shared.tokens}
+            versioned |= {("handler", f"{one.topic}/{one.name}") for one in batch.shared.handlers}
+            await transaction.lock(sorted(versioned), exclusive=True)
         positions = {f"{wait.run_id}/{wait.position}" for wait in self._waits_to_leave()}
         await transaction.lock([("wait", position) for position in sorted(positions)], exclusive=True)
 
     async def _lock_winners(self, settlement: Settlement) -> None:
-        """Positions that were won must still be open. Whoever owns a run that won something hears of it, so its owner
-        must stay the same until the commit. The ids of mail are drawn."""
+        """Check that won positions are still open, and draw the ids of mail. The owner of a run that won something gets
+        mail, so the owner must not change until the commit."""
         memory, batch, transaction = self._memory, self._batch, self._transaction
         put = {(wait.run_id, wait.position) for wait in batch.waits.values()}
         won = sorted({(one.run_id, one.position) for one in settlement.found.won} - put)
@@ -145,7 +151,7 @@ class Commit:
     # Matching.
 
     async def _match(self) -> Settlement:
-        """What the batch's events and waits come to."""
+        """Match the batch's events and waits."""
         tables, transaction = self._memory.tables, self._transaction
         self._base = tables.numbered(self._batch)  # From a sequence: numbers of a transaction that fails are lost.
         settlement = await self._settled()
@@ -167,7 +173,7 @@ class Commit:
             return settlement
 
     def _answer(self, question: Question) -> Any:
-        """From the tables as committed now, and this transaction's own writes."""
+        """Answer a question from the tables as committed now, and this transaction's own writes."""
         tables = (self._snapshot or self._memory.tables).copied()
         tables.begin(self._batch, self._base)
         statuses = {run_id: stored.run.status for run_id, stored in self._memory.runs.items()}
@@ -176,7 +182,7 @@ class Commit:
     # The end.
 
     def _write(self, settlement: Settlement) -> Committed:
-        """All of it becomes visible at once."""
+        """Make all writes visible at once."""
         memory, batch = self._memory, self._batch
         memory.tables.begin(batch, self._base)
         memory.tables.finish(batch, settlement)

@@ -1,8 +1,8 @@
 """A simulated database with many writers: transactions made of statements, as in Postgres with READ COMMITTED.
 
-Between two statements everybody else gets a turn. Each statement sees what is committed when it starts, and its own
-transaction's writes; one that has to wait for a lock looks at the row again once it has it. All writes of a transaction
-become visible at once, at its end. The tables are those of the store in memory.
+Between two statements other transactions get a turn. Each statement sees what is committed when it starts, and its own
+transaction's writes. A statement that had to wait for a lock reads the row again once it has the lock. All writes of a
+transaction become visible at once, at its end. The tables are those of the store in memory.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from msgspec.structs import astuple, replace
 from perdure.errors import StoreError
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Mail
-from perdure.kernel.stock import Task
+from perdure.kernel.tasks import Task
 from perdure.ports import LoadedRun
-from perdure.storage.memory_commit import check_storable
-from perdure.storage.memory_database import MemoryDatabase
+from perdure.storage.memory.commit import check_storable
+from perdure.storage.memory.database import MemoryDatabase
 from perdure.testing.simulate.commits import Commit
 from perdure.testing.simulate.locks import Locks
 from perdure.testing.simulate.loop import process_name
@@ -36,8 +36,8 @@ SERVER = "database"
 
 
 class SimulatedDatabase:
-    """What stores on it share. With a lease engines show life by beats in its time; without one (None), by having their
-    store open."""
+    """The database that simulated stores share. With a lease, engines are alive while they renew their heartbeat;
+    without one (None), while their store is open."""
 
     def __init__(
         self,
@@ -57,14 +57,14 @@ class SimulatedDatabase:
         self.beats: dict[str, float] = {}
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self.processes: dict[str, str] = {}  # engine id -> the process that enrolled it
-        self.lapsed: set[str] = set()  # with LATE_BURIAL: engines that are still to be marked dead
+        self.lapsed: set[str] = set()  # with LATE_MARKING: engines that are still to be marked dead
 
     async def serve(self, work: Coroutine[Any, Any, T]) -> T:
-        """Have something done by the database's own process: it goes on there, whatever becomes of the caller."""
+        """Do something in the database's own process. It goes on there even if the caller dies."""
         return await asyncio.shield(self.start(work))
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """The same without waiting for it. What becomes of it need not interest anybody."""
+        """Do something in the database's own process without waiting for it."""
         context = copy_context()
         context.run(process_name.set, SERVER)
         task = asyncio.get_running_loop().create_task(work, context=context)
@@ -86,51 +86,52 @@ class SimulatedDatabase:
             self.locks.release(transaction)
 
     def tell_others(self, teller: object) -> None:
-        """Hint to all other stores that there may be something for them. Some hints are lost, all take their time."""
+        """Send a hint to all other stores that there may be something for them. Hints are delayed, and some are
+        lost."""
         loop = asyncio.get_running_loop()
-        for store, (heard, context) in self.listeners.items():
+        for store, (on_change, context) in self.listeners.items():
             if store is not teller and not self.network.loses_hint():
-                loop.call_later(self.network.delay_s(), heard, context=context)
+                loop.call_later(self.network.delay_s(), on_change, context=context)
 
-    # Signs of life.
+    # Heartbeats.
 
     def give_sign(self, engine_id: str) -> None:
-        """Give an engine its first sign of life, in the transaction that enrolls it."""
+        """Write an engine's first heartbeat, in the transaction that enrolls it."""
         if self.lease_s is not None:
             self.beats[engine_id] = asyncio.get_running_loop().time()
 
     def renew_sign(self, engine_id: str) -> bool:
-        """Renew an engine's sign of life. False if it has none: it was marked dead, or has signed off."""
+        """Renew an engine's heartbeat. Returns False if it has none: it was marked dead, or has signed off."""
         if engine_id not in self.beats:
             return False
         self.beats[engine_id] = asyncio.get_running_loop().time()
         return True
 
     def take_back_sign(self, engine_id: str) -> None:
-        """Show no life of an engine any more."""
+        """Remove an engine's heartbeat."""
         self.beats.pop(engine_id, None)
 
     def look_for_life(self) -> None:
-        """Who shows life now, for those who ask the tables."""
+        """Update the tables with the engines that are alive now."""
         if self.lease_s is not None:
             since = asyncio.get_running_loop().time() - self.lease_s
             self.memory.living = {engine_id for engine_id, beat in self.beats.items() if beat >= since}
 
     async def mark_dead_engines(self) -> list[str]:
-        """Waits for batches in flight of those whom it is about to mark dead."""
+        """Mark engines without a heartbeat dead, after their batches in flight have ended."""
         async with self.transaction() as transaction:
             await transaction.statement()
             self.look_for_life()
             engines, living = self.memory.engines, self.memory.living
             silent = sorted(one.id for one in engines.values() if one.alive and one.id not in living)
-            if Bug.LATE_BURIAL in self.bugs:
+            if Bug.LATE_MARKING in self.bugs:
                 self.lapsed.update(silent)
                 return silent
             if not silent:
                 return []
             await transaction.lock([("engine", engine_id) for engine_id in silent], exclusive=True)
             await transaction.statement()
-            self.look_for_life()  # Again: one of them may have renewed its sign while this waited for the locks.
+            self.look_for_life()  # Check again: a heartbeat may have been renewed during the wait for the locks.
             living = self.memory.living
             dead = [engine_id for engine_id in silent if engines[engine_id].alive and engine_id not in living]
             if dead:
@@ -139,7 +140,7 @@ class SimulatedDatabase:
             return dead
 
     def _mark_dead(self, engine_ids: Iterable[str]) -> None:
-        """Their signs of life go with it: a process that wakes up later has none to renew."""
+        """Mark engines dead and remove their heartbeats, so that a process that wakes up later has none to renew."""
         engines = self.memory.engines
         for engine_id in engine_ids:
             engines[engine_id] = replace(engines[engine_id], alive=False)
@@ -153,7 +154,8 @@ class SimulatedDatabase:
             self.take_back_sign(engine_id)
 
     async def claim(self, engine_id: str, claim: Callable[[], Coroutine[Any, Any, list[LoadedRun]]]) -> list[LoadedRun]:
-        """Rows that others have locked are passed over. What the runs wait for is read once they are claimed."""
+        """Claim runs. Rows that others have locked are skipped. What the runs wait for is read once they are
+        claimed."""
         memory = self.memory
         async with self.transaction() as transaction:
             await transaction.statement()
@@ -177,8 +179,8 @@ class SimulatedDatabase:
         return claimed
 
     async def claim_tasks(self, claim: Callable[[], Coroutine[Any, Any, list[Task]]]) -> list[Task]:
-        """Those that others have locked are passed over."""
-        tasks = self.memory.stock.tasks
+        """Claim tasks. Tasks that others have locked are skipped."""
+        tasks = self.memory.tasks.tasks
         await self.network.pass_by()
         locked = {task_id: tasks.pop(task_id) for task_id in list(tasks) if self.locks.is_held(("task", task_id))}
         try:
@@ -186,19 +188,19 @@ class SimulatedDatabase:
         finally:
             tasks.update(locked)
 
-    async def hold_task(self, task_id: str, hold: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
+    async def renew_lease(self, task_id: str, renew: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
         async with self.transaction() as transaction:
             await transaction.statement()
             await transaction.lock([("task", task_id)], exclusive=True)
-            return await hold()
+            return await renew()
 
     async def _bury_late(self) -> None:
         await self.network.pass_by()
         self._mark_dead(self.lapsed)
         self.lapsed.clear()
 
-    async def post(self, mail: Mail) -> int:
-        """Its id is drawn before it can be seen."""
+    async def leave_mail(self, mail: Mail) -> int:
+        """Leave mail. Its id is drawn before the mail is visible."""
         check_storable(*astuple(mail))
         async with self.transaction() as transaction:
             await transaction.statement()
@@ -216,7 +218,8 @@ class SimulatedDatabase:
         return slot in self.memory.replies or any(one.slot == slot for one in self.memory.mail.values())
 
     def _put_mail(self, *mail: Mail) -> None:
-        """Ids are drawn before mail can be seen: one that comes later may be older."""
+        """Insert mail. Ids are drawn before mail is visible, so mail that becomes visible later may have a smaller
+        id."""
         for one in mail:
             self.memory.mail[one.id] = one
         self.memory.mail = dict(sorted(self.memory.mail.items()))
@@ -224,7 +227,7 @@ class SimulatedDatabase:
     # Commits.
 
     async def commit(self, batch: Batch, fate: Fate) -> Committed:
-        """Raises what Store.commit does. `fate` may be that it fails in the end."""
+        """Apply a batch. Raises the errors of Store.commit. `fate` may make it fail at the end."""
         what = f"batch {batch.number} of {self.processes.get(batch.engine_id, batch.engine_id)}"
         try:
             async with self.transaction() as transaction:
@@ -254,7 +257,7 @@ def _described(batch: Batch, committed: Committed) -> str:
         "given": batch.events_given,
         "read": read,
         "won": won,
-        "told": sorted(committed.told),
+        "told": sorted(committed.notified),
         "mail": [mail.run_id for mail in batch.mail],
         "answers": list(batch.mail_done),
     }

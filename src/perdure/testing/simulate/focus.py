@@ -1,4 +1,4 @@
-"""Scenarios in which each of the deliberate bugs shows soon: what it takes, and little else."""
+"""Scenarios that show each of the deliberate bugs soon: they contain what the bug needs, and little else."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MEETING = Mix(
     weather=lambda _: Weather(latency_s=0.1),
 )
 
-# Engines that wake up about when others take over from them, in the middle of long rows of steps.
+# Engines that wake up when others are about to take over from them, in the middle of long rows of steps.
 _TAKEOVER = Mix(
     **_NOTHING_ELSE,
     engines=(2, 2),
@@ -47,7 +47,7 @@ _TAKEOVER = Mix(
     weather=lambda _: Weather(latency_s=0.3),
 )
 
-# Many who send at once to runs of one engine, some of them slowly.
+# Many clients that send at once to runs of one engine, some of them slowly.
 _MAIL = Mix(
     **_NOTHING_ELSE,
     engines=(3, 4),
@@ -68,7 +68,7 @@ FOCUS: Final[dict[Bug, Mix]] = {
     Bug.NO_NAME_LOCK: _MEETING,
     Bug.EARLY_SNAPSHOT: _MEETING,
     Bug.NO_FENCE: _TAKEOVER,
-    Bug.LATE_BURIAL: _TAKEOVER,
+    Bug.LATE_MARKING: _TAKEOVER,
     Bug.UNLOCKED_OWNERS: _MAIL,
     Bug.MAIL_CURSOR: _MAIL,
     Bug.UNKNOWN_IS_FAILURE: _UNKNOWN,

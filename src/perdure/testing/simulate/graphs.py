@@ -1,4 +1,4 @@
-"""Graphs that simulated engines run: what they are given is drawn by lot, and determines what must come of them."""
+"""Graphs that simulated engines run. Their random input determines the expected output."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from msgspec import Struct, field
 
 from perdure.graph import Graph, all_of, any_of, append, assign, child, collect, m_of, timer, wait
 from perdure.models.functions.define import step
-from perdure.testing.simulate.workload import GRAPHS, Job, Told, clerk, started, work
+from perdure.testing.simulate.workload import GRAPHS, Job, Word, clerk, started, work
 from perdure.values.retry import Retry
 
 __all__ = ["DRAWN", "Drawn"]
 
 
 class Drawn(Struct, kw_only=True):
-    """A graph's input, and what else its run needs: words to it, and jobs in these lanes. `expected` is its output, or
-    a function that says whether one is right."""
+    """A graph's input, and what else its run needs: events, and jobs in these lanes. `expected` is its output, or a
+    function that says whether an output is right."""
 
     name: str
     input: Any
     expected: Any
-    told: int = 0
+    words: int = 0
     lanes: list[int] = field(default_factory=list)
 
 
@@ -100,25 +100,25 @@ def _errors() -> None:
     graph.output("state.why")
 
 
-def _hearing() -> None:
-    graph = _begun("hearing")
-    heard = "(has(state.heard) ? state.heard : []) + [nodes.hear.number]"
-    graph.node("hear", wait(Told), output={"state.heard": heard})
+def _hears() -> None:
+    graph = _begun("hears")
+    received = "(has(state.received) ? state.received : []) + [nodes.hear.number]"
+    graph.node("hear", wait(Word), output={"state.received": received})
     graph.node("over", assign({}))
     graph.edge("begin", "hear")
-    graph.edge("hear", "hear", when="size(state.heard) < input.times", limit="unlimited")
+    graph.edge("hear", "hear", when="size(state.received) < input.times", limit="unlimited")
     graph.edge("hear", "over", priority=1)
-    graph.output("state.heard")
+    graph.output("state.received")
     graph = _begun("all_hear")
-    graph.node("hear", wait(Told))
+    graph.node("hear", wait(Word))
     graph.node("meet", assign({}))
     graph.edge("begin", "hear", foreach="input.listeners")
-    graph.edge("hear", "meet", join=all_of(), merge=collect("state.heard", source="nodes.hear.number"))
-    graph.output("state.heard")
+    graph.edge("hear", "meet", join=all_of(), merge=collect("state.received", source="nodes.hear.number"))
+    graph.output("state.received")
 
 
 def _hurry() -> None:
-    """A job, or the time is over, whichever comes first: whoever loses must not have the job."""
+    """Wait for a job or a timeout, whichever comes first. If the timeout wins, the run must not have the job."""
     graph = _begun("hurry")
     graph.node("take", wait(Job, where={"lane": "input.lane"}))
     graph.node("late", timer("input.seconds"))
@@ -157,7 +157,7 @@ _spread("late", any_of(on_early="late_merge"), append("state.got"))
 _table()
 _laps()
 _errors()
-_hearing()
+_hears()
 _hurry()
 _family()
 _turns()
@@ -195,13 +195,13 @@ def _draw_errors(lot: Random, _seconds: Seconds) -> Drawn:
     return Drawn(name="errors", input=numbers, expected=lambda why: (why != "odd") == is_hopeless)
 
 
-def _draw_hearing(lot: Random, _seconds: Seconds) -> Drawn:
+def _draw_hears(lot: Random, _seconds: Seconds) -> Drawn:
     times = lot.randint(1, 3)
     if lot.random() < 0.5:
-        return Drawn(name="hearing", input={"times": times}, told=times, expected=list(range(times)))
+        return Drawn(name="hears", input={"times": times}, words=times, expected=list(range(times)))
     listeners = list(range(times))
     return Drawn(
-        name="all_hear", input={"listeners": listeners}, told=times, expected=lambda got: sorted(got) == listeners
+        name="all_hear", input={"listeners": listeners}, words=times, expected=lambda got: sorted(got) == listeners
     )
 
 
@@ -230,5 +230,5 @@ DRAWN: Final[list[Callable[[Random, Seconds], Drawn]]] = [
     _draw_errors,
     _draw_hurry,
     _draw_family,
-    _draw_hearing,
+    _draw_hears,
 ]

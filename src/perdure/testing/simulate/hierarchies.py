@@ -1,7 +1,9 @@
-"""A seeded mix of hierarchies of operations: emitted, cancelled (one by one, or by tokens) and undone on a fleet whose
-engines have different handlers, while things go wrong. Operations call functions; a service comes late, and so does a
-person, who may be released again. Then the faults stop, and every hierarchy must have ended as a whole. Once a
-cancellation was answered, no further step of what it cancels may have begun."""
+"""A seeded mix of hierarchies of operations on a fleet whose engines have different handlers, with faults.
+
+Hierarchies are emitted, cancelled (one by one, or by tokens) and undone. Operations call functions. A service and a
+person register late, and the person may be released again. Then the faults stop, and every hierarchy must have ended as
+a whole. Once a cancellation was answered, no further step of what it cancels may begin.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,14 @@ from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
 from random import Random
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from msgspec import Struct, field
 
 from perdure.cooperation import CancellationToken, Failure, Operation, Scope, Topic, go_on
 from perdure.engine import Engine
-from perdure.errors import EngineStopped, InvariantViolated, Misuse, RunOwnedElsewhere, StoreError
+from perdure.errors import EngineBug, EngineStopped, InvariantViolated, Misuse, RunOwnedElsewhere, StoreError
+from perdure.kernel.ops import Op
 from perdure.kernel.status import Status
 from perdure.models.cooperation.events import EventType, MessageEvent, State, state_of
 from perdure.models.cooperation.handler_registry import HandlerRegistry
@@ -45,7 +48,7 @@ _REST_S: Final = 300.0
 _TOLD_WITHIN_S: Final = 30
 _TOPICS: Final = [Topic(f"simulate.level.{level}", dict[str, Any]) for level in range(3)]
 _LEVELS: Final = {"order": 0, "stock": 1, "money": 1, "shelf": 2, "bank": 2}
-_LATE: Final = {"audit": 1, "seal": 2}  # of services that come late
+_LATE: Final = {"audit": 1, "seal": 2}  # the services that come late
 _PERSON: Final = "simulate.person"
 
 
@@ -56,7 +59,7 @@ async def _count(takes_s: float) -> None:
 
 @workflow(name="simulate.called")
 async def _called(takes_s: float, fails: bool) -> None:
-    """What an operation calls. It is undone with it, also when it has succeeded."""
+    """A function that an operation calls. It is undone with the operation, even after it has succeeded."""
     await compensate(_count(takes_s))
     await _count(takes_s)
     if fails:
@@ -64,8 +67,8 @@ async def _called(takes_s: float, fails: bool) -> None:
 
 
 def _operation(name: str, level: int) -> Operation[dict[str, Any]]:
-    """What it does is told by its message: how often it emits, how long it sleeps, where it fails, and whether it
-    forgives what its children do."""
+    """Return an operation that does what its message says: how often it emits, how long it sleeps, where it fails, and
+    whether it tolerates failures of its children."""
     made = Operation(f"simulate.{name}", _TOPICS[level])
 
     @made.step
@@ -113,8 +116,8 @@ def _operation(name: str, level: int) -> Operation[dict[str, Any]]:
 
 
 class _Cancelled(Struct):
-    """What was cancelled, as answered: hierarchies and runs by their ids, and tokens by their names. And the steps that
-    have begun all the same."""
+    """What was cancelled, according to the answers: hierarchies and runs by their ids, and tokens by their names. Also
+    the steps that have begun nevertheless."""
 
     ids: set[str] = field(default_factory=set[str])
     tokens: set[str] = field(default_factory=set[str])
@@ -125,7 +128,7 @@ _cancelled: ContextVar[_Cancelled | None] = ContextVar("cancelled", default=None
 
 
 def _begins(scope: Scope) -> None:
-    """A step that begins must not be of a run that is known to be cancelled."""
+    """Check that a step which begins does not belong to a cancelled run."""
     cancelled = _cancelled.get()
     if cancelled is None:
         return
@@ -139,7 +142,7 @@ OPERATIONS: Final = {name: _operation(name, level) for name, level in (_LEVELS |
 
 
 class _Root(Struct):
-    """What was emitted, and what else was asked for."""
+    """What was emitted, and what else was requested."""
 
     message: dict[str, Any]
     is_cancelled: bool = False
@@ -202,7 +205,7 @@ class _Scenario:
         await self._tell()
         for member in simulation.members.values():
             member.kill()
-        await asyncio.sleep(5)  # What is left of them ends.
+        await asyncio.sleep(5)  # The remaining faults end.
         if simulation.errors:
             raise InvariantViolated("\n".join(f"an engine logged: {text}" for text in simulation.errors))
         await self._check(simulation.database.memory)
@@ -230,14 +233,14 @@ class _Scenario:
             task.result()
 
     async def _tell(self) -> None:
-        """Wait until all have been told of handlers: what was asked for in bad weather may still take long."""
+        """Wait until all emitters were notified of handlers. Requests that were sent during faults may take long."""
         store = MemoryStore(self.simulation.database.memory)
         await store.open()
-        book = HandlerRegistry(store, new_id)
+        registry = HandlerRegistry(store, _refuse, new_id)
         for _ in range(_TOLD_WITHIN_S):
             await asyncio.sleep(1)
-            await book.load(again=True)
-            if not book.unannounced:
+            await registry.load(again=True)
+            if not registry.unannounced:
                 return
 
     # Who asks for what.
@@ -277,7 +280,7 @@ class _Scenario:
             await self._insist(lambda engine: engine.handle(target).roll_back())
 
     async def _cancel_token(self, name: str) -> None:
-        """At some time, perhaps while somebody emits with it. Some are never cancelled."""
+        """Cancel a token at some time, perhaps while a message is emitted with it. Some tokens are never cancelled."""
         lot = self.lot
         if lot.random() < 0.2:
             return
@@ -297,7 +300,7 @@ class _Scenario:
     # Who comes late.
 
     async def _latecomer(self) -> None:
-        """A service that nobody knew of, or a person, or nobody."""
+        """Add a late service, or a person, or nothing."""
         lot = self.lot
         await asyncio.sleep(lot.random() * self.mix.within_s)
         name = lot.choice([*_LATE, _PERSON, ""])
@@ -307,7 +310,7 @@ class _Scenario:
             await self._person(lot.choice(_TOPICS[1:]))
 
     async def _person(self, topic: Topic[Any]) -> None:
-        """A handler without an engine: it registers, does what there is to do, and may be released."""
+        """A handler without an engine: it registers, handles its messages, and may be released."""
         lot, self.has_person = self.lot, True
         await self._insist(lambda engine: engine.topics.register(topic, _PERSON))
         for _ in range(lot.randint(0, 5)):
@@ -317,10 +320,10 @@ class _Scenario:
             await self._insist(lambda engine: engine.topics.retire(topic, _PERSON, release=True))
 
     async def _act(self) -> None:
-        """The person does what it is asked for, and undoes it."""
+        """Complete what the person is asked for, and undo it."""
         found = await self._insist(lambda engine: engine.runs.list(workflow=_PERSON))
         for run in found.runs:
-            with suppress(Misuse):  # Its emitter has given up meanwhile, or a request that seemed lost has come.
+            with suppress(Misuse):  # Its emitter has given up meanwhile, or a request that seemed lost has arrived.
                 await self._insist(partial(_answer, run_id=run.id, status=run.status))
 
     # What goes wrong.
@@ -348,7 +351,7 @@ class _Scenario:
     def _member(self) -> Member:
         return self.lot.choice(list(self.simulation.members.values()))
 
-    # What must have come of it.
+    # What the result must be.
 
     async def _check(self, database: MemoryDatabase) -> None:
         store = MemoryStore(database)
@@ -356,9 +359,9 @@ class _Scenario:
         now = self.simulation.clock.now()
         await assert_readiness_agrees(store, OPERATIONS.values(), now=now)
         await check_store(store, now=now)
-        book = HandlerRegistry(store, new_id)
-        await book.load()
-        wrong = [f"not all know of {name} on {topic}" for topic, name, _ in sorted(book.unannounced)]
+        registry = HandlerRegistry(store, _refuse, new_id)
+        await registry.load()
+        wrong = [f"not all know of {name} on {topic}" for topic, name, _ in sorted(registry.unannounced)]
         wrong += self.cancelled.begun
         for message_id, root in self.roots.items():
             emitted = await store.emitted(message_id)
@@ -399,7 +402,7 @@ def _problems(rows: dict[tuple[str, ...], Any], root: _Root) -> Iterator[str]:
 
 
 def _problems_of_steps(lineage: tuple[str, ...], own: Iterable[MessageEvent], state: State) -> Iterator[str]:
-    """Each execution of a step is undone once, in reverse; or never."""
+    """Check that each execution of a step is undone once, in reverse order, or never."""
     steps = [row for row in own if row.type is EventType.SUSPENDED]
     done = [row.step or "" for row in steps if not (row.step or "").startswith("Rollback of")]
     calls = [row for row in steps if row.child_failure_handler_iteration is not None]
@@ -410,9 +413,13 @@ def _problems_of_steps(lineage: tuple[str, ...], own: Iterable[MessageEvent], st
 
 
 def _problems_of_calls(scopes: StoredScopes) -> Iterator[str]:
-    """What a run that has committed has called has ended, and what one that was undone has called is undone."""
+    """Check that called runs of a committed run have ended, and that those of an undone run are undone."""
     for run in scopes.runs.values():
         if run.is_call:
             caller, status = scopes.statuses[run.lineage[-2]], scopes.statuses[run.id]
             if caller == Status.ROLLED_BACK and status == Status.SUCCEEDED:
                 yield f"{run.lineage} has succeeded, and its caller is {caller}"
+
+
+async def _refuse(op: Op) -> NoReturn:
+    raise EngineBug(f"nothing is written here, but {op} was asked for")

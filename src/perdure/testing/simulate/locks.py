@@ -18,7 +18,7 @@ _WAIT_MAX_S: Final = 2.0
 
 
 class Holder:
-    """Whoever holds locks: a transaction."""
+    """A holder of locks: a transaction."""
 
     __slots__ = ("held",)
 
@@ -33,14 +33,14 @@ class _Request(Struct, eq=False):
 
 
 class Locks:
-    """One who waits too long (in a deadlock, most likely) is told StoreBusy, as by a lock timeout."""
+    """The locks. A transaction that waits too long (most likely in a deadlock) gets StoreBusy, as by a lock timeout."""
 
     def __init__(self) -> None:
         self._holders: dict[Key, dict[Holder, bool]] = {}
         self._waiting: dict[Key, deque[_Request]] = {}
 
     async def take(self, holder: Holder, key: Key, *, exclusive: bool) -> bool:
-        """Wait for a lock; whether that took any waiting. Raises StoreBusy."""
+        """Take a lock; return whether it had to wait. Raises StoreBusy."""
         if key in holder.held and holder.held[key] >= exclusive:
             return False
         if not self._waiting.get(key) and self._is_free(holder, key, exclusive):
@@ -60,7 +60,7 @@ class Locks:
         return bool(self._holders.get(key))
 
     def release(self, holder: Holder) -> None:
-        """The transaction has ended: all that it held is free."""
+        """Release all locks of a transaction that has ended."""
         for key in holder.held:
             holders = self._holders[key]
             del holders[holder]

@@ -1,7 +1,7 @@
-"""The event loop of a simulation: several processes in one, virtual time, and whose turn it is drawn by lot.
+"""The event loop of a simulation: several simulated processes, virtual time, and random turns.
 
-A callback belongs to the process in whose context it was made; tasks hand that on to all that they make. Callbacks of
-one process keep their order among themselves, as asyncio promises; between processes nothing is promised.
+A callback belongs to the process in whose context it was made, and so do the callbacks and tasks that it makes. The
+callbacks of one process keep their order, as asyncio guarantees. Between processes there is no guarantee.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ process_name: ContextVar[str] = ContextVar("process_name", default="")
 
 
 class Stuck(InvariantViolated):
-    """Nothing can happen any more, or things go round in circles without time going on."""
+    """Nothing can happen any more, or callbacks run for ever without time going on."""
 
 
 class Process:
-    """The callbacks of one process. While it is `paused` they wait, and so do timers that are due meanwhile."""
+    """The callbacks of one process. While it is `paused`, they and its due timers wait."""
 
     __slots__ = ("name", "number", "paused", "ready")
 
@@ -48,7 +48,7 @@ class Process:
 class SimulatedLoop(asyncio.AbstractEventLoop):
     """The same seed gives the same order of callbacks. There are no sockets, no threads and no signals.
 
-    `schedule` sums up in whose turn each callback ran; `errors` are exceptions that nobody caught.
+    `schedule` is a digest of the order of turns; `errors` are exceptions that no code caught.
     """
 
     def __init__(self, seed: int | str, *, turns_max: int = _TURNS_MAX) -> None:
@@ -69,20 +69,20 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     # Processes.
 
     def process(self, name: str) -> Process:
-        """The process of this name, a new one if there is none."""
+        """Return the process of this name, a new one if there is none."""
         known = self._processes.get(name)
         if known is None:
             known = self._processes[name] = Process(name, len(self._processes))
         return known
 
     def spawn(self, name: str, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task of this process."""
+        """Create a task of this process."""
         context = copy_context()
         context.run(process_name.set, name)
         return self.create_task(coroutine, name=name, context=context)
 
     def end(self, name: str) -> None:
-        """Drop all that a process still had to do: its code does not run again."""
+        """Drop all callbacks of a process: its code does not run again."""
         self.process(name).ready.clear()
         self._timers = [entry for entry in self._timers if entry[2].name != name]
         heapq.heapify(self._timers)
@@ -94,7 +94,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     # Running.
 
     def run_until_complete(self, future: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Run until a coroutine or future is done; its result. Raises Stuck."""
+        """Run until a coroutine or future is done; return its result. Raises Stuck."""
         if self._running or self._closed:
             raise Misuse("this loop runs already, or is closed")
         done: asyncio.Future[Any] = asyncio.ensure_future(future, loop=self)
@@ -191,7 +191,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is left where it is, and passed over."""
+        """Do nothing: a cancelled timer stays in the queue and is skipped."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -221,7 +221,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return self._closed
 
     def close(self) -> None:
-        """What is left to be done is dropped. Idempotent."""
+        """Drop all remaining callbacks. Idempotent."""
         self._closed = True
         self._timers.clear()
         for process in self._processes.values():

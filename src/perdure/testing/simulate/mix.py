@@ -1,4 +1,4 @@
-"""What scenarios are made of, and the plans that are drawn for their runs."""
+"""The parameters of scenarios, and the random plans of their runs."""
 
 from __future__ import annotations
 
@@ -12,18 +12,29 @@ from perdure.testing.simulate.graphs import DRAWN, Drawn
 from perdure.testing.simulate.network import Weather
 from perdure.testing.simulate.workload import Plan, Task
 
-__all__ = ["CROWDED_S", "HEARING", "MIX", "MIXES", "Mix", "Planner", "lanes_in", "news_in", "said_in", "targets_in"]
+__all__ = [
+    "CROWDED_S",
+    "MIX",
+    "MIXES",
+    "RECEIVING",
+    "Mix",
+    "Planner",
+    "lanes_in",
+    "notices_in",
+    "said_in",
+    "targets_in",
+]
 
-HEARING: Final = ("hear", "hear_in_time", "meet")  # tasks that need a word to their run
+RECEIVING: Final = ("hear", "hear_in_time", "meet")  # tasks that need an event for their run
 CROWDED_S: Final = 5.0  # how far apart crowded moments are
 
 
 class Mix(Struct, frozen=True, kw_only=True):
-    """What a scenario is made of: how much of what, from which its lot is drawn."""
+    """The parameters of a scenario: how much of what it may draw."""
 
     engines: tuple[int, int] = (2, 4)
     runs: tuple[int, int] = (4, 10)
-    starters: int = 8  # runs are started on the first so many engines
+    starters: int = 8  # runs are started on this many engines, the first ones
     tasks: tuple[int, int] = (1, 4)
     pauses: tuple[int, int] = (0, 2)
     kills: tuple[int, int] = (0, 2)
@@ -39,7 +50,7 @@ class Mix(Struct, frozen=True, kw_only=True):
             "hear_in_time": 2,
             "take": 4,
             "meet": 2,
-            "news": 2,
+            "notice": 2,
             "child": 2,
             "started": 1,
             "await": 2,
@@ -48,7 +59,7 @@ class Mix(Struct, frozen=True, kw_only=True):
             "ask": 1,
         }
     )
-    # Beside those with plans.
+    # In addition to runs with plans.
     graphs: tuple[int, int] = (0, 3)
     travellers: tuple[int, int] = (0, 2)
     tokens: tuple[int, int] = (0, 3)  # by which hierarchies of operations are cancelled
@@ -84,7 +95,7 @@ class Planner:
         self.is_crowded = lot.random() < mix.crowded
 
     def plan(self, targets: list[str], depth: int = 0) -> Plan:
-        """A plan whose tasks may wait for the ends of these runs."""
+        """Draw a plan whose tasks may wait for the ends of these runs."""
         length = self.lot.randint(*self.mix.tasks) if depth == 0 else self.lot.randint(1, 2)
         tasks = [self._task(targets, depth) for _ in range(length)]
         if depth == 0 and self.mix.continued and self.lot.random() < self.mix.continued:
@@ -95,7 +106,7 @@ class Planner:
         return self.lot.choice(DRAWN)(self.lot, self._seconds)
 
     def journey(self) -> tuple[list[Any], str]:
-        """Stations, and how it ends."""
+        """Return the stations of a journey, and how it ends."""
         lot = self.lot
         stations = [[lot.randint(1, 99), lot.choice((0, 0, 1, 2)), self._seconds(2)] for _ in range(lot.randint(1, 4))]
         return stations, lot.choice(("fails", "waits", "arrives"))
@@ -103,7 +114,7 @@ class Planner:
     def _task(self, targets: list[str], depth: int) -> Task:
         lot = self.lot
         kind = lot.choices(list(self.mix.weights), list(self.mix.weights.values()))[0]
-        if kind in HEARING and depth:
+        if kind in RECEIVING and depth:
             kind = "take"
         if kind == "ask" and depth:
             kind = "work"
@@ -137,7 +148,7 @@ class Planner:
 
 
 def _tasks(plan: Plan) -> list[Task]:
-    """All tasks of a plan, and those in them."""
+    """Return all tasks of a plan, including nested ones."""
     found: list[Task] = []
     for task in plan:
         found.append(task)
@@ -148,7 +159,7 @@ def _tasks(plan: Plan) -> list[Task]:
 
 
 def said_in(plan: Plan) -> list[tuple[int, int]]:
-    """What a run of this plan says itself: labels, and how many items of each."""
+    """Return what a run of this plan appends to its stream: labels, and how many items of each."""
     own = [part for task in plan if task[0] == "both" for part in task[1:]]
     return [(task[1], task[2]) for task in plan if task[0] == "say"] + [said for part in own for said in said_in(part)]
 
@@ -161,6 +172,6 @@ def lanes_in(plans: list[Plan]) -> list[int]:
     return [task[1] for plan in plans for task in _tasks(plan) if task[0] in ("take", "meet")]
 
 
-def news_in(plan: Plan) -> int:
-    """How much news a run of this plan reads at most; its children read on their own."""
-    return sum(task[0] == "news" for task in _tasks(plan))
+def notices_in(plan: Plan) -> int:
+    """Return how many Notice events a run of this plan reads at most. Its children read theirs."""
+    return sum(task[0] == "notice" for task in _tasks(plan))

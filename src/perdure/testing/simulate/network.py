@@ -1,4 +1,4 @@
-"""The way to a simulated database and back: every call takes its time, and some fail, drawn by lot."""
+"""The network between an engine and a simulated database: every call is delayed, and some fail at random."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Fate = Literal["", "busy", "unknown", "unknown_lost", "unknown_late"]
 
 
 class Weather(Struct, frozen=True, kw_only=True):
-    """How bad things are: the chance of each fault, per call. `slow` is that of a delay of up to `slow_s`."""
+    """The probability of each fault, per call. `slow` is that of a delay of up to `slow_s`."""
 
     slow: float = 0.0
     slow_s: float = 0.0
     busy: float = 0.0
     unknown: float = 0.0
-    answers_lost: float = 0.0  # of what is written, but for commits
+    answers_lost: float = 0.0  # the answers of writes other than commits
     hints_lost: float = 0.0
     latency_s: float = 0.002
 
@@ -31,14 +31,14 @@ FINE = Weather()
 
 
 class Network:
-    """Draws what happens to calls. Without a lot nothing takes any time, and everybody else gets a turn."""
+    """Draws what happens to calls. Without a random generator nothing takes any time, and others get a turn."""
 
     def __init__(self, lot: Random | None = None, weather: Weather = FINE) -> None:
         self.weather = weather
         self._lot = lot
 
     async def pass_by(self) -> None:
-        """One way: takes its time."""
+        """Delay one direction of a call."""
         await asyncio.sleep(self.delay_s())
 
     def delay_s(self) -> float:
@@ -49,14 +49,14 @@ class Network:
         return lot.random() * (weather.slow_s if is_slow else weather.latency_s)
 
     async def arrive(self) -> None:
-        """To the database. Raises StoreBusy."""
+        """Reach the database. Raises StoreBusy."""
         await self.pass_by()
         if self._lot is not None and self.weather.busy and self._lot.random() < self.weather.busy:
             raise StoreBusy("the call did not get through, as drawn by lot")
 
     def fate(self) -> Fate:
-        """What happens to a commit: it is refused before anything is done, or its outcome stays unknown: it landed, it
-        did not, or it does later."""
+        """Draw what happens to a commit: it is refused before anything is done, or its outcome stays unknown. Then it
+        succeeded, it did not, or it succeeds later."""
         lot, weather = self._lot, self.weather
         if lot is None:
             return ""

@@ -1,4 +1,4 @@
-"""What is simulated: a seeded mix of runs, events and faults. Then the faults stop, and all of it must end."""
+"""Scenarios: a seeded mix of runs, events and faults. Then the faults stop, and every run must end."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from perdure.models.functions.define import Workflow
 from perdure.testing.simulate.checks import Expected, check_rest
 from perdure.testing.simulate.graphs import Drawn
 from perdure.testing.simulate.loop import Stuck, process_name
-from perdure.testing.simulate.mix import CROWDED_S, HEARING, MIX, Mix, Planner, lanes_in, news_in, targets_in
+from perdure.testing.simulate.mix import CROWDED_S, MIX, RECEIVING, Mix, Planner, lanes_in, notices_in, targets_in
 from perdure.testing.simulate.network import FINE
 from perdure.testing.simulate.simulation import Member, Simulation
 from perdure.testing.simulate.transactions import Bug
-from perdure.testing.simulate.workload import GRAPHS, WORKFLOWS, Job, Ledger, Letter, News, Told, traveller
+from perdure.testing.simulate.workload import GRAPHS, WORKFLOWS, Job, Ledger, Letter, Notice, Word, traveller
 from perdure.values.limits import Limits
 
 __all__ = ["Report", "simulate"]
 
 T = TypeVar("T")
 
-_REST_S = 300.0  # after the faults have stopped, everything must have come to an end by then
+_REST_S = 300.0  # everything must have ended this long after the faults have stopped
 
 
 class Report(Struct, kw_only=True):
-    """What came of a seed. `problem` is empty if all is well."""
+    """The result of a seed. `problem` is empty if the seed passed."""
 
     seed: int
     problem: str
@@ -101,7 +101,7 @@ class _Scenario:
         await self._rest(tasks)
         for member in members:
             member.kill()
-        await asyncio.sleep(5)  # What is left of them ends.
+        await asyncio.sleep(5)  # The remaining faults end.
         if problems := [*self.wrong, *(f"an engine logged: {text}" for text in simulation.errors)]:
             raise InvariantViolated("\n".join(problems))
         await check_rest(simulation.database.memory, self.expected, simulation.clock.now())
@@ -135,7 +135,7 @@ class _Scenario:
             *self.simulation.errors,
         ]
 
-    # Who asks for what.
+    # What callers request.
 
     def _clients(self) -> list[Any]:
         lot = self.lot
@@ -152,10 +152,10 @@ class _Scenario:
             before = [started[target] for target in targets_in(plan)]
             started[run_id] = asyncio.Event()
             clients.append(self._start(run_id, WORKFLOWS[kind], (plan,), before, started[run_id]))
-            told = sum(task[0] in HEARING for task in plan)
-            if told:
-                self.expected.told[run_id] = told
-                clients.append(self._tell(run_id, told, started[run_id]))
+            words = sum(task[0] in RECEIVING for task in plan)
+            if words:
+                self.expected.words[run_id] = words
+                clients.append(self._send_words(run_id, words, started[run_id]))
             if any(task[0] == "ask" for task in plan):
                 clients.append(self._answer(run_id, started[run_id]))
         drawn = [self.planner.graph() for _ in range(lot.randint(*self.mix.graphs))]
@@ -166,21 +166,22 @@ class _Scenario:
             number = next(self._numbers)
             self.expected.jobs.add(number)
             clients.append(self._broadcast(Job(number=number, lane=lane), f"job {number}"))
-        for number in range(max(news_in(plan) for plan in self.expected.plans.values())):
-            self.expected.news.add(number)
-            clients.append(self._broadcast(News(number=number), f"news {number}"))
+        for number in range(max(notices_in(plan) for plan in self.expected.plans.values())):
+            self.expected.notices.add(number)
+            clients.append(self._broadcast(Notice(number=number), f"notice {number}"))
         return clients
 
     def _others(self, drawn: list[Drawn]) -> list[Any]:
-        """Runs of graphs, some that undo what they did, and some that do not end by themselves."""
+        """Return clients for runs of graphs, for runs that undo what they did, and for runs that do not end by
+        themselves."""
         lot, clients = self.lot, list[Any]()
         for index, one in enumerate(drawn):
             run_id, started = f"g{index}", asyncio.Event()
             self.expected.graphs[run_id] = one.expected
             clients.append(self._start(run_id, GRAPHS[one.name], (one.input,), [], started))
-            if one.told:
-                self.expected.told[run_id] = one.told
-                clients.append(self._tell(run_id, one.told, started))
+            if one.words:
+                self.expected.words[run_id] = one.words
+                clients.append(self._send_words(run_id, one.words, started))
             if lot.random() < 0.15:
                 self.expected.victims.add(run_id)
                 clients.append(self._cancel(run_id, started))
@@ -199,26 +200,26 @@ class _Scenario:
         return clients
 
     def _write(self, run_ids: list[str]) -> list[Any]:
-        """Letters to runs that never read them."""
+        """Send events to runs that never read them."""
         count = self.lot.randint(*self.mix.letters)
         return [self._letter(number, self.lot.choice(run_ids)) for number in range(count)]
 
     async def _letter(self, number: int, run_id: str) -> None:
         await self._moment()
-        # A run that has ended takes no letters, and one that nobody has started yet neither.
+        # A run that has ended, or was not started yet, accepts no events.
         with suppress(RunFinished, RunNotFound):
-            await self._insist(partial(_send, Letter(number=number), run_id, f"letter {number}"))
+            await self._ask_until_answered(partial(_send, Letter(number=number), run_id, f"letter {number}"))
             self.expected.letters.add(number)
 
     async def _answer(self, run_id: str, started: asyncio.Event) -> None:
-        """Answer what a run asks for, until it has ended."""
+        """Answer a run's tasks until it has ended."""
         await started.wait()
         while True:
             await asyncio.sleep(0.5 + self.lot.random())
-            for one in await self._insist(lambda engine: engine.tasks.list(run=run_id, status="open")):
+            for one in await self._ask_until_answered(lambda engine: engine.tasks.list(run=run_id, status="open")):
                 with suppress(TaskClosed):
-                    await self._insist(partial(_answer, one))
-            run = await self._insist(lambda engine: engine.runs.get(run_id))
+                    await self._ask_until_answered(partial(_answer, one))
+            run = await self._ask_until_answered(lambda engine: engine.runs.get(run_id))
             if run is not None and run.status in FINISHED:
                 return
 
@@ -235,41 +236,41 @@ class _Scenario:
         for other in before:
             await other.wait()
         starters = list(self.simulation.members.values())[: self.mix.starters]
-        await self._insist(
+        await self._ask_until_answered(
             lambda engine: engine.start(workflow(*args), id=run_id, deadline=deadline),
             lambda one: one in starters and workflow in one.workflows,
         )
         started.set()
 
-    async def _tell(self, run_id: str, times: int, started: asyncio.Event) -> None:
+    async def _send_words(self, run_id: str, times: int, started: asyncio.Event) -> None:
         await started.wait()
         for number in range(times):
             await self._moment(1 / times)
             key = f"{run_id}/{number}"
-            # It may have heard all, of which the answer was lost; what it came to is checked in the end.
+            # The run may have got everything, and only the reply was lost; its result is checked in the end.
             with suppress(RunFinished):
-                await self._insist(partial(_send, Told(number=number), run_id, key))
+                await self._ask_until_answered(partial(_send, Word(number=number), run_id, key))
 
-    async def _broadcast(self, event: Job | News, key: str) -> None:
+    async def _broadcast(self, event: Job | Notice, key: str) -> None:
         await self._moment()
-        await self._insist(partial(_send, event, None, key))
+        await self._ask_until_answered(partial(_send, event, None, key))
 
     async def _cancel(self, run_id: str, started: asyncio.Event | None = None) -> None:
-        """Cancel a run, whether it is there by then or not; or, with `started`, soon after it is."""
+        """Cancel a run, whether it exists by then or not; with `started`, soon after it was started."""
         if started is not None:
             await started.wait()
         await self._moment(1.0 if started is None else 0.1)
-        await self._insist(lambda engine: engine.handle(run_id).cancel())
+        await self._ask_until_answered(lambda engine: engine.handle(run_id).cancel())
 
     async def _moment(self, part: float = 1.0) -> None:
-        """Wait for some time, at most this part of the time in which things go wrong."""
+        """Wait for some time, at most this fraction of the time with faults."""
         after_s = self.lot.random() * self.mix.within_s * part
         if self.planner.is_crowded:
             now = self.simulation.loop.time()
             after_s = max(0.0, round((now + after_s) / CROWDED_S) * CROWDED_S - now)
         await asyncio.sleep(after_s)
 
-    async def _insist(
+    async def _ask_until_answered(
         self, request: Callable[[Engine], Awaitable[T]], fits: Callable[[Member], bool] = lambda _: True
     ) -> T:
         """Ask one engine after the other until one answers, as a client would."""
@@ -305,7 +306,7 @@ class _Scenario:
             await member.open()
 
     def _step_started(self, run_id: str, position: str, attempt: int) -> None:
-        """An engine that is alive and owns a run starts no step of it whose entry is there."""
+        """Check that an engine that is alive and owns a run starts no step whose entry is in the journal."""
         database = self.simulation.database
         self.simulation.note(f"step {run_id}/{position} starts, attempt {attempt}")
         run = database.memory.runs[run_id].run

@@ -45,7 +45,8 @@ class Simulation:
         bugs: Iterable[Bug] = (),
         **options: Any,
     ) -> None:
-        # An engine reads more from its store until the digest is known, and another simulation may have taken it.
+        # An engine reads more from its store while the digest is unknown, and an earlier simulation may have computed
+        # the digest already.
         DEPLOYMENT.digest()
         self.seed = seed
         self.trace: list[str] = []
@@ -54,14 +55,14 @@ class Simulation:
         self.lot = Random(f"{seed}/scenario")
         self.network = Network(Random(f"{seed}/network"), weather or Weather())
         self.database = SimulatedDatabase(self.network, lease_s=lease_s, bugs=frozenset(bugs), note=self.note)
-        self.errors: list[str] = []  # what engines that were not killed have logged as such
+        self.errors: list[str] = []  # errors that engines have logged, except killed ones
         self.ended: set[str] = set()  # processes that were killed
         self.members: dict[str, Member] = {}
         self.options = options
         self._ids = Random(f"{seed}/ids")
 
     def run(self, scenario: Coroutine[Any, Any, T]) -> T:
-        """Run a scenario to its end. Raises what it raises, and Stuck."""
+        """Run a scenario to its end. Raises the scenario's exception, or Stuck."""
         journalist = _Journalist(self)
         log = logging.getLogger("perdure")
         was = log.propagate
@@ -77,14 +78,14 @@ class Simulation:
             self.loop.close()
 
     def _end(self) -> None:
-        """Let go of everything, so that nothing is left to the garbage collector, which comes when it wants."""
+        """Release everything, so that nothing depends on when the garbage collector runs."""
         with suppress(Stuck):
             for member in self.members.values():
                 member.kill()
             self.loop.run_out()
 
     def member(self, name: str, workflows: Iterable[Workflow[Any, Any] | Operation[Any]], **options: Any) -> Member:
-        """A new engine of the fleet, not open yet."""
+        """Return a new engine of the fleet, not opened yet."""
         member = self.members[name] = Member(self, name, list(workflows), {**self.options, **options})
         return member
 
@@ -94,12 +95,12 @@ class Simulation:
         self.trace.append(f"{self.loop.now_us / 1_000_000:11.6f} {name:9} {what}")
 
     def new_id(self, now: int, /) -> str:
-        """An id drawn from the seed."""
+        """Return an id drawn from the seed."""
         return f"{now // 1000:012x}-{self._ids.getrandbits(48):012x}"
 
 
 class Member:
-    """One engine of the fleet, in one life after the other. Calls run in its process, and end with it."""
+    """One engine of the fleet, with a new process after each restart. Calls run in its process, and end with it."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class Member:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is there to be called: opened, and not killed since."""
+        """Whether it can be called: it was opened, and was not killed since."""
         return self._is_open
 
     @property
@@ -129,11 +130,11 @@ class Member:
 
     @property
     def process(self) -> str:
-        """The name of its process, which is another one in each life."""
+        """The name of its process, which changes with each restart."""
         return f"{self.name}.{self.lives}"
 
     async def open(self) -> None:
-        """Begin a life. While the database cannot be reached it is tried again."""
+        """Start a process and open the engine. Retry while the database cannot be reached."""
         simulation = self._simulation
         while True:
             self.lives += 1
@@ -155,7 +156,7 @@ class Member:
                 return
 
     async def call(self, request: Callable[[Engine], Awaitable[T]]) -> T:
-        """Ask its engine for something. Raises EngineStopped if it is killed meanwhile."""
+        """Call its engine. Raises EngineStopped if it is killed meanwhile."""
         if not self._is_open:
             raise EngineStopped(f"{self.name} is not open")
         loop = self._simulation.loop
@@ -182,7 +183,7 @@ class Member:
             self._calls.pop(answer, None)
 
     def pause(self) -> None:
-        """Let its process stand still: no code of it runs, its heartbeats stop."""
+        """Pause its process: its code does not run, and its heartbeats stop."""
         self._simulation.note(f"pauses {self.process}")
         self._simulation.loop.process(self.process).paused = True
 
@@ -191,7 +192,7 @@ class Member:
         self._simulation.loop.process(self.process).paused = False
 
     def kill(self) -> None:
-        """End its process at once. What the database has been asked for, it still does."""
+        """Kill its process. The database still completes requests that it has received."""
         if not self._is_open:
             return
         self._simulation.note(f"kills {self.process}")
@@ -200,7 +201,7 @@ class Member:
         context = copy_context()
         context.run(process_name.set, self.process)
         context.run(partial(kill, self.engine))
-        self._simulation.loop.process(self.process).paused = False  # What is left of it only ends.
+        self._simulation.loop.process(self.process).paused = False  # Its remaining callbacks only end it.
         for answer in self._calls:
             if not answer.done():
                 answer.set_exception(EngineStopped(f"{self.name} was killed"))

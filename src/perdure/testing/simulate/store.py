@@ -1,4 +1,4 @@
-"""A store on a simulated database: one engine's way to it."""
+"""A store on a simulated database: the client side of one engine."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from perdure.errors import CommitConflict, OutcomeUnknown, PerdureError, StoreBusy
-from perdure.kernel.access import StoredSession, StoredToken
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Engine, Mail
-from perdure.kernel.stock import Record, Task
+from perdure.kernel.tasks import Task
 from perdure.ports import LoadedRun, Offer
 from perdure.storage.memory import MemoryStore
 from perdure.testing.proxy import StoreProxy
@@ -31,14 +30,14 @@ T = TypeVar("T")
 
 
 class SimulatedStore(StoreProxy):
-    """Reads are one statement each: what they answer was true when they were made, and may be old when it arrives."""
+    """Each read is one statement. Its answer was true when it was made, and may be old when it arrives."""
 
     def __init__(self, database: SimulatedDatabase) -> None:
         self._database = database
         self._memory = MemoryStore(database.memory)
         self._is_over = False
         self._doubtful: builtins.list[LoadedRun] = []
-        self._renewed_at: dict[str, float] = {}  # when the sign of life of each engine was renewed last
+        self._renewed_at: dict[str, float] = {}  # when the heartbeat of each engine was renewed last
         super().__init__(self._memory)
 
     async def _through(self, request: Coroutine[Any, Any, T]) -> T:
@@ -63,8 +62,8 @@ class SimulatedStore(StoreProxy):
         self._database.listeners.pop(self, None)
         self._memory.abandon()
 
-    def listen(self, heard: Callable[[], object]) -> None:
-        self._database.listeners[self] = (heard, copy_context())
+    def listen(self, on_change: Callable[[], object]) -> None:
+        self._database.listeners[self] = (on_change, copy_context())
 
     # Writing.
 
@@ -85,7 +84,7 @@ class SimulatedStore(StoreProxy):
         return engine
 
     def is_surely_alive(self) -> bool:
-        """As a store with leases knows it: the sign of the engine that came last was renewed less than a lease ago."""
+        """Whether the heartbeat of the engine that enrolled last was renewed less than a lease ago."""
         lease_s = self._database.lease_s
         if lease_s is None:
             return self._memory.is_surely_alive()
@@ -98,7 +97,7 @@ class SimulatedStore(StoreProxy):
         self._database.take_back_sign(engine_id)
 
     def _beat(self, engine_id: str) -> None:
-        """As a thread of the engine's process would: not while that stands still."""
+        """Renew the heartbeat as a thread of the engine's process would: not while the process is paused."""
         lease_s = self._database.lease_s
         if lease_s is None or self._is_over or engine_id not in self._renewed_at:
             return
@@ -129,7 +128,7 @@ class SimulatedStore(StoreProxy):
             else:
                 await database.serve(database.commit(batch, fate))
         except PerdureError:
-            pass  # Nobody hears of it.
+            pass  # The caller gets no answer.
         await database.network.pass_by()
         if Bug.UNKNOWN_IS_FAILURE in database.bugs:
             raise CommitConflict(frozenset(batch.runs))
@@ -143,42 +142,15 @@ class SimulatedStore(StoreProxy):
         )
         return await self._write(lambda: self._database.claim_tasks(claim))
 
-    async def hold_task(
-        self,
-        *,
-        task_id: str,
-        worker: str,
-        at: int,
-        keep: bool,
-        details: str | None = None,
-        error: str | None = None,
-        actor: str = "",
+    async def renew_lease(
+        self, *, task_id: str, worker: str, at: int, details: str | None = None, actor: str = ""
     ) -> bool:
-        wanted: dict[str, Any] = {
-            "worker": worker,
-            "at": at,
-            "keep": keep,
-            "details": details,
-            "error": error,
-            "actor": actor,
-        }
-        hold = partial(self._memory.hold_task, task_id=task_id, **wanted)
-        return await self._write(lambda: self._database.hold_task(task_id, hold))
-
-    async def put_record(self, record: Record) -> int:
-        return await self._write(lambda: self._memory.put_record(record))
-
-    async def put_token(self, token: StoredToken) -> bool:
-        return await self._write(lambda: self._memory.put_token(token))
+        wanted: dict[str, Any] = {"worker": worker, "at": at, "details": details, "actor": actor}
+        renew = partial(self._memory.renew_lease, task_id=task_id, **wanted)
+        return await self._write(lambda: self._database.renew_lease(task_id, renew))
 
     async def use_token(self, name: str, *, at: int) -> None:
         await self._write(lambda: self._memory.use_token(name, at=at))
-
-    async def put_session(self, session: StoredSession) -> None:
-        await self._write(lambda: self._memory.put_session(session))
-
-    async def end_session(self, id: str) -> None:
-        await self._write(lambda: self._memory.end_session(id))
 
     async def purge_sessions(self, *, at: int, limit: int) -> int:
         return await self._write(lambda: self._memory.purge_sessions(at=at, limit=limit))
@@ -195,7 +167,7 @@ class SimulatedStore(StoreProxy):
         self._doubtful = claimed
 
     async def _landed(self, engine_id: str) -> builtins.list[LoadedRun]:
-        """What a claim got whose answer was lost, as it is by now: it is found out before the next one."""
+        """Return the runs of a claim whose answer was lost, as they are now. The next claim finds that out first."""
         found = await self.load([one.run.id for one in self._doubtful])
         doubtful, self._doubtful = self._doubtful, []
         now = [(one, found[one.run.id]) for one in doubtful if one.run.id in found]
@@ -205,14 +177,14 @@ class SimulatedStore(StoreProxy):
             if (there.run.owner, there.run.claim) == (engine_id, one.run.claim)
         ]
 
-    async def post(self, mail: Mail) -> int:
-        mail_id = await self._write(lambda: self._database.post(mail))
+    async def leave_mail(self, mail: Mail) -> int:
+        mail_id = await self._write(lambda: self._database.leave_mail(mail))
         self._database.tell_others(self)
         return mail_id
 
     async def collect(self, slots: Sequence[str]) -> dict[str, str]:
-        # Read first: answers that are deleted by a statement whose own answer is lost would be lost with it. Those that
-        # are not deleted are forgotten in time.
+        # Replies are read first, then deleted. If one statement did both and its answer was lost, the replies would be
+        # lost too. Replies that are not deleted are forgotten later.
         replies = self._database.memory.replies
         await self._arrive()
         found = {slot: replies[slot][0] for slot in slots if slot in replies}
@@ -227,7 +199,7 @@ class SimulatedStore(StoreProxy):
     async def _write(
         self, work: Callable[[], Coroutine[Any, Any, T]], unheard: Callable[[T], object] = lambda _: None
     ) -> T:
-        """Have the database do something that may be done again, and hear of it. Raises StoreBusy if that is lost."""
+        """Let the database do something that may be repeated, and return the answer. Raises StoreBusy if it is lost."""
         await self._arrive()
         answer = await self._database.serve(work())
         await self._database.network.pass_by()

@@ -1,7 +1,7 @@
-"""What simulated engines do: workflows that interpret plans, whose results their plans determine.
+"""The workflows of simulated engines: they interpret plans, which determine their results.
 
 A plan is a list of tasks, plain JSON: ["work", n, failures, seconds], ["nap", seconds], ["hear"], ["hear_in_time",
-seconds], ["take", lane], ["meet", lane], ["news"], ["child", workflow, plan], ["started", workflow, plan], ["await",
+seconds], ["take", lane], ["meet", lane], ["notice"], ["child", workflow, plan], ["started", workflow, plan], ["await",
 run id], ["both", plan, plan], ["say", label, items], ["ask", number]; and, at the beginning of one, ["continue_anew",
 times].
 """
@@ -46,10 +46,10 @@ __all__ = [
     "Job",
     "Ledger",
     "Letter",
-    "News",
+    "Notice",
     "Plan",
     "Task",
-    "Told",
+    "Word",
     "baker",
     "clerk",
     "matches",
@@ -63,27 +63,27 @@ __all__ = [
 Task = list[Any]
 Plan = list[Task]
 
-ANY = {"any": True}  # in an expected result: whatever it is
-LOG = "log"  # the stream to which plans say something
+ANY = {"any": True}  # in an expected result: any value
+LOG = "log"  # the stream to which plans append
 DESK = "desk"  # the queue of the tasks that they ask for
 GRAPHS: dict[str, Workflow[..., Any]] = {}  # see graphs.py
 
 
-class Told(Event, event_name="simulate.told"):
+class Word(Event, event_name="simulate.word"):
     """Sent to one run."""
 
     number: int
 
 
 class Job(Event, event_name="simulate.job"):
-    """For whoever takes it, in its lane."""
+    """Sent to the first run that takes it, in its lane."""
 
     number: int
     lane: int
 
 
-class News(Event, event_name="simulate.news", consume_on_read=False, delivery="all"):
-    """For everybody, once."""
+class Notice(Event, event_name="simulate.notice", consume_on_read=False, delivery="all"):
+    """Sent to every waiting run, once."""
 
     number: int
 
@@ -95,18 +95,18 @@ class Letter(Event, event_name="simulate.letter", on_target_terminated="dead_let
 
 
 class Failing(Exception):
-    """What a flaky step raises."""
+    """The error of a flaky step."""
 
 
 class Ledger:
-    """Is told of every attempt of a step when it starts."""
+    """Records every attempt of a step when it starts."""
 
     def __init__(self, started: Callable[[str, str, int], None]) -> None:
         self.started = started
 
 
 def started() -> int:
-    """A step has started; which attempt it is."""
+    """Record that a step has started; return the number of its attempt."""
     this = current_step()
     resource(Ledger).started(this.run_id, this.position, this.attempt)
     return this.attempt
@@ -136,17 +136,17 @@ async def _do(task: Task) -> Any:
             await sleep(seconds)
             return "rested"
         case ["hear"]:
-            return (await receive(Told)).number
+            return (await receive(Word)).number
         case ["hear_in_time", seconds]:
-            told = await first(Told, timer(timedelta(seconds=seconds)))
-            return (await receive(Told)).number if isinstance(told, TimeReached) else told.number
+            found = await first(Word, timer(timedelta(seconds=seconds)))
+            return (await receive(Word)).number if isinstance(found, TimeReached) else found.number
         case ["take", lane]:
             return (await receive(Job, where={"lane": lane})).number
         case ["meet", lane]:
-            word, job = await asyncio.gather(receive(Told), receive(Job, where={"lane": lane}))
+            word, job = await asyncio.gather(receive(Word), receive(Job, where={"lane": lane}))
             return [word.number, job.number]
-        case ["news"]:
-            return (await receive(News)).number
+        case ["notice"]:
+            return (await receive(Notice)).number
         case ["child", kind, plan]:
             return await _call(kind, plan)
         case ["started", kind, plan]:
@@ -176,7 +176,7 @@ async def _do_all(plan: Plan) -> list[Any]:
 
 
 async def _hop(this: Workflow[[list[Any]], Any], plan: Plan) -> None:
-    """Go on as another call, so many times; what is to be read is read after the last one."""
+    """Continue as another call this many times, and read events after the last one."""
     if plan and plan[0][0] == "continue_anew" and plan[0][1]:
         await work(plan[0][1], 0, 0.1)
         await continue_as(this([["continue_anew", plan[0][1] - 1], *plan[1:]]))
@@ -196,7 +196,7 @@ async def baker(plan: list[Any]) -> list[Any]:
 
 @workflow(name="simulate.traveller")
 async def traveller(stations: list[Any], end: str) -> str:
-    """Does one thing after the other, and undoes all of them in the end, unless it arrives."""
+    """Do one thing after the other, and undo all of them at the end unless the journey succeeds."""
     for number, failures, seconds in stations:
         await work(number, 0, seconds)
         await compensate(undo(number, failures))
@@ -215,25 +215,25 @@ def _call(kind: str, plan: Plan) -> RunCall[list[Any]]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What must come of it
+# The expected result
 
 
 def outcome(plan: Plan) -> list[Any]:
-    """What a run of this plan must return, where that is determined."""
-    heard = iter(range(len(plan)))
-    return [_outcome(task, heard) for task in plan]
+    """Return what a run of this plan must return, where the plan determines it."""
+    numbers = iter(range(len(plan)))
+    return [_outcome(task, numbers) for task in plan]
 
 
-def _outcome(task: Task, heard: Any) -> Any:
+def _outcome(task: Task, numbers: Any) -> Any:
     match task:
         case ["work", number, _, _]:
             return number * number
         case ["nap", _]:
             return "rested"
         case ["hear"] | ["hear_in_time", _]:
-            return next(heard)
+            return next(numbers)
         case ["meet", _]:
-            return [next(heard), ANY]
+            return [next(numbers), ANY]
         case ["child" | "started", _, plan]:
             return outcome(plan)
         case ["say", _, _]:

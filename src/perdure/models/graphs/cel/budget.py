@@ -1,4 +1,4 @@
-"""What one evaluation may take, counted in steps: the same on every machine and in every replay, unlike a time."""
+"""The budget of one evaluation, in steps. Unlike times, steps are the same on every machine and in every replay."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ CHARS_PER_STEP: Final = 64  # texts are copied and searched much faster than ste
 
 
 class EvaluationFailed(Exception):
-    """What CEL calls an error: `true || 1 / 0` is true all the same."""
+    """An error in CEL's sense: `true || 1 / 0` is true nevertheless."""
 
 
 class BudgetExceeded(Exception):
-    """The evaluation takes too much. No operator swallows it."""
+    """The evaluation exceeds its budget. No operator catches this error."""
 
 
 class Frame:

@@ -21,7 +21,7 @@ Path = tuple[str, ...]
 
 
 class NameUnknown(Exception):
-    """An expression uses a name, or a function, that there is not."""
+    """An expression uses an unknown name or function."""
 
     def __init__(self, what: str, name: str) -> None:
         super().__init__(f"uses the unknown {what} {name!r}")
@@ -30,7 +30,7 @@ class NameUnknown(Exception):
 
 
 class Program:
-    """A compiled expression. `paths` are what it names of the context, as far as that can be told."""
+    """A compiled expression. `paths` are the paths of the context that it names, as far as they are known."""
 
     __slots__ = ("_run", "_steps", "paths", "variables")
 
@@ -46,7 +46,7 @@ class Program:
         return self.run(Frame(context, self.variables))
 
     def run(self, frame: Frame) -> Any:
-        """As `evaluate`, with a frame that tells afterwards what is left of the budget."""
+        """Evaluate with a frame, which has the rest of the budget afterwards."""
         frame.spend(self._steps)
         return Result(frame).plain(self._run(frame))
 
@@ -62,7 +62,7 @@ class _Compiler:
         self.paths: list[Path] = []
 
     def compiled(self, node: Node) -> tuple[Run, int]:
-        """What a node does, and how many steps that takes at most, but for what it pays itself."""
+        """Return the function of a node, and its maximum number of steps, without those that it spends itself."""
         outside, self._steps = self._steps, 0
         run = self._of(node)
         steps, self._steps = self._steps, outside

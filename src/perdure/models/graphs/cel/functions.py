@@ -36,7 +36,7 @@ _BITS: Final = 2**64 - 1
 
 
 class Function:
-    """Something that can be called with so many values. `check` is told those that are known beforehand."""
+    """Something that can be called with so many values. `check` gets the values that are known beforehand."""
 
     __slots__ = ("call", "check", "fewest", "is_method", "most")
 

@@ -1,7 +1,7 @@
 """CEL's values and operators. Values are JSON's own types, and beside them UInt, bytes, times, durations and types.
 
-What an expression makes is a `Made` list or object: what came from the context is handed on as it is, and never gone
-through. No operator converts: `1 + 1.0` is an error; only comparisons take numbers of different types.
+A list or object that an expression makes is a `MadeList` or `MadeMap`. Values of the context are passed on unchanged,
+and never traversed. No operator converts: `1 + 1.0` is an error. Only comparisons take numbers of different types.
 """
 
 from __future__ import annotations
@@ -314,7 +314,7 @@ def negate(value: Any) -> Any:
 
 
 def _checked(value: int) -> int:
-    """A number from outside may have any number of digits: nothing is calculated with such a one."""
+    """Refuse to calculate with a number from outside that has too many digits."""
     if not INT_MIN <= value <= UINT_MAX:
         raise EvaluationFailed("an overflow: an integer has more than 64 bits")
     return value
@@ -372,9 +372,9 @@ _FREE: Final = 16
 
 
 class Result:
-    """The value of an expression in JSON's own types. What the expression made is gone through and paid for; what came
-    from the context is as it is, but the more often it is in the result, the more it costs: as text it would be there
-    as often."""
+    """Converts the value of an expression to JSON's own types. Parts that the expression made are traversed, which
+    costs steps. Parts of the context are unchanged, but cost more the more often they occur in the result, since they
+    would occur as often in its JSON."""
 
     __slots__ = ("_frame", "_seen", "_sizes")
 

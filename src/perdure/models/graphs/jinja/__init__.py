@@ -1,4 +1,5 @@
-"""Jinja's language for templates, with a budget. Nothing in here knows of graphs.
+"""Jinja's language for templates, with a budget. Nothing in here depends on graphs.
 
-`syntax` reads a source, `nodes` does what it says, `filters` has what is called by name, `budget` counts.
+`lexer` splits a source into tags and words, `template` compiles statements, `expressions` compiles expressions,
+`filters` has the filters, tests and functions, `values` the operators, and `budget` counts steps.
 """

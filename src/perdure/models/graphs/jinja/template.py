@@ -304,7 +304,9 @@ def _run(statements: list[Statement], frame: Frame, out: list[str]) -> None:
 
 def _located(statement: Statement, line: int) -> Statement:
     def located(frame: Frame, out: list[str]) -> None:
-        frame.spend(1)
+        frame.left -= 1
+        if frame.left < 0:
+            frame.spend(0)
         try:
             statement(frame, out)
         except RenderingFailed as error:

@@ -1,4 +1,4 @@
-"""Nodes that do what a record says: an action that many graphs share, and that is changed without changing them."""
+"""Nodes that execute an action: a record that many graphs share and that changes without changing them."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from perdure.models.graphs.kinds.recorded import Kept, reading
 from perdure.models.graphs.records import Found
 from perdure.models.graphs.scopes import View
 
-# They are about the graph that they stand in.
+# These fields concern the graph that contains the node.
 _NO_ACTIONS: Final = frozenset({"action", "set", "terminate"})
 
 
 @kind
 class Action(Kind, frozen=True, kw_only=True, tag="action"):
-    """Does what a record of kind "action" says: `action` is its name, or (`notify@2`) one version of it; else it is the
-    newest when the run first needs it.
+    """Executes a record of kind "action". `action` is its name, for the newest version at the run's first use, or names
+    a version (`notify@2`).
 
-    The record is a node, as `{"kind": "http", "url": "input.url"}`, without `output` and what it does about failures,
-    which are this node's. Its expressions see what `input` maps here, as `input`, and nothing else. `timeout` and
-    `retry` of this node go before the record's. It calls steps and workflows only, that are imported already or were
-    handed in: a record is no way to run what nobody meant to be run.
+    The record is a node, such as `{"kind": "http", "url": "input.url"}`, without `output` and error handling, which are
+    this node's. Its expressions see what this node's `input` maps, as `input`, and nothing else. `timeout` and `retry`
+    of this node override the record's. The record can call only steps and workflows that are imported or were passed
+    in, so the author of a record cannot run arbitrary code.
     """
 
     action: Annotated[str, Meta(min_length=1)]
@@ -66,7 +66,7 @@ class ActionWork:
         return self._prepared(found.body, self._about.anew(self._reading.place_of(found.version)))
 
     def _prepared(self, body: Any, about: Preparing) -> Work:
-        """The work of a record. Raises InvalidDefinition."""
+        """Return the work of a record. Raises InvalidDefinition."""
         known: Any = reduce(or_, [found for name, found in KINDS.items() if name not in _NO_ACTIONS])
         try:
             spec: Kind = msgspec.convert(body, known)
@@ -93,7 +93,7 @@ class ActionWork:
 
 
 def _known(reference: str, place: str, about: Preparing) -> Any:
-    """A step, a workflow or a class of exceptions that is here already, or what was handed in. Raises
+    """Return an imported step, workflow or exception class, or an object that was passed in. Raises
     InvalidDefinition."""
     found = about.look_up(reference, place)
     is_exception = isinstance(found, type) and issubclass(found, BaseException)

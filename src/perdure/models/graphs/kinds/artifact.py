@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from perdure.errors import InvalidArguments, UnstorableValue
-from perdure.models.functions.artifacts import Draft, draft_of, stage_post
+from perdure.models.functions.artifacts import Draft, artifact_output, draft_of
 from perdure.models.functions.publications import said
 from perdure.models.graphs.kinds.base import Done, Kind, Preparing, Task, kind
 from perdure.models.graphs.scopes import Scope
@@ -18,17 +18,17 @@ from perdure.values.checks import checked_text
 
 
 def stage_in(task: Task, draft: Draft, by: str) -> None:
-    """Stage an artifact of a graph's run. Its id follows from the run and from what was staged before, so that every
-    replay has the same: from now on expressions see it as `artifacts.<name>`, in all branches."""
+    """Stage an artifact of a graph's run. Its id is computed from the run and the artifacts staged before, so it is the
+    same in every replay. From now on expressions in all branches see it as `artifacts.<name>`."""
     root = task.view.scope.root
     count: int = root.find("staged", "count", 0) + 1
     artifact_id = derived_id(task.loop.now(), f"{task.loop.run_id}/{count}")
-    said(task.loop, stage_post(replace(draft, id=artifact_id), by))
+    said(task.loop, artifact_output(replace(draft, id=artifact_id), by))
     noted(root, {draft.name: artifact_id})
 
 
 def noted(root: Scope, staged: Mapping[str, str]) -> None:
-    """Have expressions see what was staged: ids by name, in all branches."""
+    """Make staged artifacts visible to expressions in all branches: ids by name."""
     root.put("staged", "count", root.find("staged", "count", 0) + len(staged))
     for name, artifact_id in staged.items():
         root.put("artifacts", name, artifact_id)
@@ -36,12 +36,12 @@ def noted(root: Scope, staged: Mapping[str, str]) -> None:
 
 @kind
 class Artifact(Kind, frozen=True, kw_only=True, tag="artifact"):
-    """Stages an artifact: what the expressions in `value` give (a text as it is, anything else as JSON), or the text of
-    a `template`. `name` is a template too; both name what `input` maps, fields of the run's input, and the roots of the
-    context.
+    """Stages an artifact: the value of the expressions in `value` (a text as it is, anything else as JSON), or the text
+    of a `template`. `name` is a template too. Both can use the names in `input`, fields of the run's input, and the
+    roots of the context.
 
-    It is published in the commit in which the run succeeds, and never if it does not. The result is {name, type,
-    media_type, size, digest}. It costs no commit of its own.
+    The commit in which the run succeeds publishes it; otherwise it is never published. The result is {name, type,
+    media_type, size, digest}. The node costs no commit.
     """
 
     name: str

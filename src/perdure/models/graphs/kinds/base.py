@@ -1,15 +1,16 @@
-"""What all kinds of node have in common: their fields, and what they ask the runner for.
+"""What all kinds of node have in common: their fields, and what they request from the runner.
 
-A kind is a part of the definition (a struct whose tag is its name) that `prepare`s, when the graph is built, the work
-that its node does: names are looked up and expressions parsed then, and never again. A work `begin`s for one token and
-gives back a value at once (`Done`, `Ended`), a future of a step, or a coroutine that the runner makes a task of.
-A coroutine asks for what it waits for itself: it may be ended before it has begun, and must leave nothing behind.
+A kind is a part of the definition: a struct whose tag is its name. When the graph is built, `prepare` makes the work of
+its node: it looks names up and parses expressions once. `begin` starts the work for one token, and returns a value
+(`Done`, `Ended`), a future of a step, or a coroutine that the runner makes a task of. A coroutine itself requests what
+it waits for, since it may be ended before it has begun, and must leave nothing behind.
 """
 
 from __future__ import annotations
 
 import asyncio
 import builtins
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from functools import cached_property
 from typing import Any, Literal, Protocol, TypeVar
@@ -33,7 +34,7 @@ K = TypeVar("K", bound="type[Kind]")
 
 
 class Done(Struct, frozen=True):
-    """A result that is there at once and needs no entry in the journal: it would be the same in every replay."""
+    """A result that is available at once. It needs no journal entry, since every replay gives the same."""
 
     value: Any
 
@@ -45,7 +46,7 @@ class Ended(Struct, frozen=True):
 
 
 class Task:
-    """A node to be run for one token, with all that its work may look at."""
+    """A node to be run for one token, with everything that its work may use."""
 
     __slots__ = ("input", "loop", "pins", "place", "view")
 
@@ -61,11 +62,11 @@ class Work(Protocol):
     """What a node does."""
 
     def begin(self, task: Task) -> Done | Ended | asyncio.Future[Any] | Coroutine[Any, Any, Any]:
-        """Begin it for one token. Whatever it raises is the node's failure."""
+        """Begin the work for one token. An exception is the node's failure."""
 
 
 class Preparing:
-    """A node that is being built. Collects its expressions, for whoever checks the names in them."""
+    """A node that is being built. It collects the node's expressions, so that their names can be checked."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class Preparing:
         self.may_start = may_start  # whether the graph may start a program: it and its arguments
 
     def resolve(self, reference: str, field: str) -> Any:
-        """What a reference (`package.module:name`, or a name that was handed in) stands for. Raises
+        """Return the object of a reference (`package.module:name`, or a name that was passed in). Raises
         InvalidDefinition."""
         return self.look_up(reference, f"{self.place}, {field}")
 
@@ -113,12 +114,12 @@ class Preparing:
         self.expressions.append(expression)
 
     def check_root(self, root: str, place: str) -> None:
-        """Raises InvalidDefinition if what is prepared cannot see this part of the context."""
+        """Raise InvalidDefinition if the node cannot use this root of the context."""
         if root not in self.roots:
             raise InvalidDefinition(f"{place}: {root!r} cannot be seen from here; there is {', '.join(self.roots)}")
 
     def anew(self, place: str | None = None) -> Preparing:
-        """The same node, to be prepared again: from what a run has found by then."""
+        """Return the same node, to be prepared again from the records that a run has found."""
         return Preparing(
             self.graph,
             self.node,
@@ -135,8 +136,8 @@ class Preparing:
 
 
 class Kind(Spec, frozen=True, kw_only=True, tag_field="kind"):
-    """What every node can have. `input` maps the names that it takes to expressions; `output` maps places in the
-    context (`state.…`, `output.…`) to expressions, which see the result as `nodes.<its name>`."""
+    """The fields of every node. `input` maps the node's parameters to expressions; `output` maps places in the context
+    (`state.…`, `output.…`) to expressions, which see the result as `nodes.<its name>`."""
 
     description: str = ""
     input: Any = None
@@ -146,16 +147,16 @@ class Kind(Spec, frozen=True, kw_only=True, tag_field="kind"):
     on_error: Literal["fail_run", "branch_error"] = "fail_run"
     otherwise: Literal["error", "end"] = "error"
 
+    @abstractmethod
     def prepare(self, about: Preparing) -> Work:
-        """What the node does. Raises InvalidDefinition, with the place."""
-        raise NotImplementedError
+        """Return the node's work. Raises InvalidDefinition, with the place."""
 
     def policy(self, otherwise: Retry, about: Preparing) -> Retry:
-        """The node's own policy, or else that of its step. Raises InvalidDefinition."""
+        """Return the node's own retry policy, or that of its step. Raises InvalidDefinition."""
         return otherwise if self.retry is None else retry_of(self.retry, about)
 
     def refuse(self, about: Preparing, *fields: Literal["input", "retry", "timeout"]) -> None:
-        """Some kinds have no use for some of these."""
+        """Raise InvalidDefinition if the node has one of these fields, which its kind cannot use."""
         for name in fields:
             if getattr(self, name) is not None:
                 tag = str(type(self).__struct_config__.tag)
@@ -166,10 +167,12 @@ KINDS: dict[str, type[Kind]] = {}
 
 
 def kind(cls: K) -> K:
-    """Have definitions know a kind of node, by its tag."""
+    """Register a kind of node by its tag."""
     name = cls.__struct_config__.tag
     if not isinstance(name, str):
         raise InvalidDefinition(f"a kind has a name: class {cls.__name__}(Kind, tag=…)")
+    if cls.prepare is Kind.prepare:
+        raise InvalidDefinition(f"the kind of node {name!r} does not say what its nodes do: give it a prepare()")
     known = KINDS.get(name)
     if known is not None and known.__qualname__ != cls.__qualname__:
         raise InvalidDefinition(f"there is a kind of node {name!r} already")
@@ -178,10 +181,10 @@ def kind(cls: K) -> K:
 
 
 def retry_of(spec: RetrySpec, about: Preparing) -> Retry:
-    """The policy of a definition. Raises InvalidDefinition, with the place."""
+    """Return the retry policy of a definition. Raises InvalidDefinition, with the place."""
     retry_on = _exceptions(spec.retry_on, about, "retry.retry_on")
     give_up_on = _exceptions(spec.give_up_on, about, "retry.give_up_on")
-    # A maximum that nobody gave is no limit to what somebody gave.
+    # A default maximum must not limit a given initial pause.
     is_given = spec.maximum != RetrySpec().maximum
     try:
         return Retry(
@@ -212,13 +215,13 @@ def _exceptions(references: Sequence[str], about: Preparing, field: str) -> tupl
 
 
 def plain_exception(name: str) -> Any:
-    """The class of exceptions, of Python's or of Perdure's own, that a bare name stands for; None if there is none."""
+    """Return the exception class of Python's or Perdure's own that has this bare name; None if there is none."""
     found = getattr(builtins, name, None) or getattr(errors, name, None)
     return found if isinstance(found, type) and issubclass(found, BaseException) else None
 
 
 class PlainReader(Reader):
-    """Checks that a text fits a type, and gives it in JSON's own types."""
+    """Checks that a text fits a type, and returns it in JSON's own types."""
 
     __slots__ = ("_inner",)
 
@@ -231,7 +234,7 @@ class PlainReader(Reader):
 
 
 class StepResultReader(PlainReader):
-    """The same of a step's result, as a Brought if that tells what the step has staged."""
+    """Does the same for a step's result. Returns a Brought if the result includes what the step has staged."""
 
     __slots__ = ()
 
@@ -242,14 +245,14 @@ class StepResultReader(PlainReader):
 
 
 class Brought(msgspec.Struct, frozen=True):
-    """What a node gives, and the ids of the artifacts that its step has staged, by name."""
+    """A node's result, and the ids of the artifacts that its step has staged, by name."""
 
     value: Any
     staged: dict[str, str]
 
 
 class PlainResult(Signature):
-    """A signature whose results are given in JSON's own types, as all values in a graph's context are."""
+    """A signature whose results have JSON's own types, as all values in a graph's context do."""
 
     tells_staged = True
 
@@ -262,7 +265,7 @@ class PlainResult(Signature):
 
 
 async def within(seconds: float | None, place: str, awaited: Awaitable[Any]) -> Any:
-    """Await something, durably, for so long at most. Raises GraphTimedOut."""
+    """Await something durably, with a timeout. Raises GraphTimedOut."""
     if seconds is None:
         return await awaited
     timer = asyncio.timeout(seconds)

@@ -1,4 +1,4 @@
-"""Nodes that call a function as a step; and kinds of node that users add, which do the same with a fixed function."""
+"""Nodes that call a function as a step, and kinds of node that users add, which call a fixed function."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Custom(Kind, frozen=True, kw_only=True):
 
 @checked(error=InvalidDefinition)
 def add_kind(name: str, executor: Callable[..., Any]) -> type[Kind]:
-    """Have definitions know a kind of node of this name, which runs `executor`: a step, or a function. Its parameters
-    are what `input` maps. Gives the class, to be handed to `Graph.node`: `graph.node("find", sql(input={…}))`.
+    """Register a kind of node of this name, which runs `executor`, a step or a function. `input` maps its parameters.
+    Returns the class, to be passed to `Graph.node`: `graph.node("find", sql(input={…}))`.
 
-    Raises InvalidDefinition if there is such a kind.
+    Raises InvalidDefinition if there is already such a kind.
     """
     if name in KINDS:
         raise InvalidDefinition(f"there is a kind of node {name!r} already")
@@ -61,7 +61,7 @@ def add_kind(name: str, executor: Callable[..., Any]) -> type[Kind]:
 
 
 def as_step(found: Any, place: str, depth: int = 1) -> Step[Any, Any]:
-    """A step, or a function as one. Raises InvalidDefinition."""
+    """Return a step, or a function as a step. Raises InvalidDefinition."""
     if isinstance(found, Step):
         return found
     if not inspect.isfunction(found) or inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found):
@@ -80,7 +80,7 @@ def as_step(found: Any, place: str, depth: int = 1) -> Step[Any, Any]:
 
 
 class StepWork:
-    """A step that is called with what a mapping says."""
+    """The work of calling a step with the arguments of a mapping."""
 
     __slots__ = ("_arguments", "_step")
 

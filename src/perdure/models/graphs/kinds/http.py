@@ -6,6 +6,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from msgspec import Meta, field
+from msgspec.structs import replace
 
 from perdure.errors import HttpFailed, Misuse
 from perdure.models.functions.context import current_step
@@ -28,14 +29,14 @@ Header = Annotated[str, Meta(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
 
 @kind
 class Http(Kind, frozen=True, kw_only=True, tag="http"):
-    """Makes a request; its result is {status, headers, body}, the body as JSON if it is. All of `url`, `headers`,
-    `params` and `body` are expressions or have them inside; `body` is sent as JSON.
+    """Makes a request. Its result is {status, headers, body}, with the body parsed if it is JSON. `url`, `headers`,
+    `params` and `body` are expressions or contain them; `body` is sent as JSON.
 
-    `secret` is the name of a key that is sent as `Authorization: Bearer …`; `secret_headers` has, by header, names of
-    secrets that are sent as they are. They are looked up when the request is made.
+    `secret` is the name of a key that is sent as `Authorization: Bearer …`; `secret_headers` maps headers to names of
+    secrets that are the whole value. They are looked up when the request is made.
 
-    A status of 400 or more, or no answer at all, fails the attempt (with HttpFailed, to be tried again by the retry
-    policy), unless `accept` names it. The same `Idempotency-Key` header goes with all attempts.
+    A status of 400 or more that `accept` does not list, or no answer, fails the attempt with HttpFailed, which is
+    retried as the policy says. All attempts send the same `Idempotency-Key` header.
     """
 
     url: str
@@ -69,7 +70,7 @@ class Http(Kind, frozen=True, kw_only=True, tag="http"):
         }
         if self.body is not None:
             parts["body"] = self.body
-        return StepWork(Kind(input=parts, timeout=self.timeout, retry=self.retry), about, _request)
+        return StepWork(replace(self, input=parts), about, _request)
 
 
 @step(name="http")
@@ -93,7 +94,7 @@ async def _request(
         keys.append(await secret(bearer, about, url))
         hidden["Authorization"] = f"Bearer {keys[-1]}"
     headers = {"Idempotency-Key": current_step().idempotency_key, "Accept-Encoding": ENCODINGS, **headers, **hidden}
-    # None of httpx's errors becomes a cause: they refer to the request, and so to the secrets.
+    # No error of httpx becomes a cause: it refers to the request, and so to the secrets.
     try:
         if httpx.URL(url).userinfo:
             raise Misuse("an http node's address has no user or password in it; name a secret instead")

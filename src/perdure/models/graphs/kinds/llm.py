@@ -26,7 +26,7 @@ from perdure.values.checks import checked_text
 from perdure.values.json import Reader, Signature
 from perdure.values.retry import Retry
 
-# Servers for models are busy more often than others, and for longer.
+# Model servers are busy more often, and for longer, than others.
 _RETRY: Final = Retry(attempts=5, initial=timedelta(seconds=1), maximum=timedelta(seconds=60))
 _STALL_S: Final = 120.0
 _ATTEMPT_S: Final = 600.0
@@ -40,24 +40,25 @@ _OWN_OPTIONS: Final = frozenset({
 
 @kind
 class Llm(Kind, frozen=True, kw_only=True, tag="llm"):
-    """Asks a model, at an endpoint for chat completions as OpenAI's; its result is {output, usage, model, repairs}.
+    """Asks a model at an endpoint with OpenAI's chat completions. Its result is {output, usage, model, repairs}.
 
-    `prompt` and `system` are templates (Jinja's language) that name what `input` maps, fields of the run's input, or
-    the roots of the context, as `{{ nodes.plan.output }}`. What is missing is an error, never an empty text.
+    `prompt` and `system` are templates (Jinja's language). They can use the names in `input`, fields of the run's
+    input, and the roots of the context, as `{{ nodes.plan.output }}`. A missing value is an error, never an empty text.
 
-    With a `schema` (a JSON Schema, or a reference to a type) the answer is JSON that fits it. One that does not fit is
-    sent back with what is wrong, up to `repairs` times. `strict` has the server see to it too, where it can.
+    With a `schema` (a JSON Schema, or a reference to a type) the answer is JSON that fits it. An answer that does not
+    fit is sent back with what is wrong, up to `repairs` times. `strict` asks the server to enforce the schema too.
 
-    `base_url` is OpenAI's unless given, or what OPENAI_BASE_URL is in the engine's environment. `secret` is the name of
-    the key, never the key. `options` are further fields of the request. With `stream` the answer goes to the run's
-    stream of this name while it comes, as items {node, repair, index, text}: one with index 0 begins an answer anew.
+    `base_url` is by default OPENAI_BASE_URL of the engine's environment, or OpenAI. `secret` is the name of the key,
+    never the key. `options` are further fields of the request. With `stream` the answer is appended to the run's stream
+    of this name while it comes, as items {node, repair, index, text}; index 0 begins an answer again.
 
-    An attempt fails if nothing is sent for `stall_timeout` seconds, or if it takes longer than `attempt_timeout`.
-    `timeout` is for all attempts together. A pause that the server asks for (Retry-After) is made before the next one,
-    if it is longer than that of the retry policy.
+    An attempt fails if the server sends nothing for `stall_timeout` seconds, or if it takes longer than
+    `attempt_timeout`. `timeout` bounds all attempts together. A Retry-After counts if it is longer than the pause of
+    the retry policy.
 
     `profile` names a record of kind "model" (`fast`, or `fast@2` for a version), and `prompt_spec` one of kind
-    "prompt": they say what the node itself does not. `examples` are asked and answered before the prompt.
+    "prompt": they give the fields that the node itself leaves out. `examples` come before the prompt, as if they had
+    been asked and answered.
     """
 
     model: Annotated[str, Meta(min_length=1)] | None = None
@@ -89,7 +90,7 @@ class Llm(Kind, frozen=True, kw_only=True, tag="llm"):
         return RecordedLlm(self, about)
 
     def check(self, about: Preparing) -> None:
-        """What can be said of it without its templates. Raises InvalidDefinition, Misuse."""
+        """Check everything except the templates. Raises InvalidDefinition, Misuse."""
         if importlib.util.find_spec("httpx") is None:
             raise Misuse(f"{about.place}: llm nodes need httpx; install perdure[graphs]")
         if self.base_url is not None and (wrong := wrong_with_url(self.base_url)) is not None:
@@ -102,8 +103,8 @@ class Llm(Kind, frozen=True, kw_only=True, tag="llm"):
             except Misuse as error:
                 raise about.wrong("stream", str(error)) from error
 
-    def told(self, profile: ModelProfile | None, prompt: PromptSpec | None, about: Preparing) -> Llm:
-        """The node with what records say where it says nothing itself. Raises InvalidDefinition."""
+    def filled_in(self, profile: ModelProfile | None, prompt: PromptSpec | None, about: Preparing) -> Llm:
+        """Return the node, with the records' values for fields that it leaves out. Raises InvalidDefinition."""
         more: dict[str, Any] = {}
         if profile is not None:
             more["options"] = {**profile.options, **self.options}
@@ -124,7 +125,7 @@ class Llm(Kind, frozen=True, kw_only=True, tag="llm"):
 
 
 class RecordedLlm:
-    """Asks a model by records: what a run found is prepared once, for as many runs as find the same."""
+    """Asks a model by records. The records are prepared once for all runs that found the same versions."""
 
     __slots__ = ("_about", "_made", "_profile", "_prompt", "_spec")
 
@@ -140,7 +141,7 @@ class RecordedLlm:
             else reading("prompt", spec.prompt_spec, about, "prompt_spec", check_prompt)
         )
         self._made: Kept[LlmWork] = Kept()
-        # All that is wrong whatever the records say.
+        # Find all problems that do not depend on the records.
         LlmWork(msgspec.structs.replace(spec, model=spec.model or "model", prompt=spec.prompt or ""), about)
 
     async def _ask(self, task: Task) -> Any:
@@ -155,7 +156,7 @@ class RecordedLlm:
         about = self._about.anew(f"{self._about.place}, {place}")
         profile = as_profile(found["model"][0].body, about.place) if "model" in found else None
         prompt = as_prompt(found["prompt"][0].body, about.place) if "prompt" in found else None
-        spec = self._spec.told(profile, prompt, about)
+        spec = self._spec.filled_in(profile, prompt, about)
         spec.check(about)
         return LlmWork(spec, about)
 
@@ -187,8 +188,8 @@ class LlmWork:
             for role, source in templates.items()
             if source is not None
         ]
-        told = [(("user", one.prompt), ("assistant", one.answer)) for one in spec.examples]
-        self._examples = [{"role": role, "content": text} for pair in told for role, text in pair]
+        pairs = [(("user", one.prompt), ("assistant", one.answer)) for one in spec.examples]
+        self._examples = [{"role": role, "content": text} for pair in pairs for role, text in pair]
         answering = Answering(spec, about)
         self._step: Step[Any, Any] = Step(
             answering.answer,
@@ -251,13 +252,14 @@ class Answering:
         self._fields["response_format"] = {"type": "json_schema", "json_schema": asked}
 
     async def answer(self, messages: list[dict[str, str]]) -> dict[str, Any]:
-        """Raises LlmFailed and its subclasses, SecretNotFound, Misuse. A crash has the whole asked again."""
+        """Ask, and return the answer. After a crash everything is asked again. Raises LlmFailed and its subclasses,
+        SecretNotFound, Misuse."""
         step = current_step()
         usage: dict[str, Any] | None = None
         repairs = 0
         while True:
-            heard = None if self._stream is None else Telling(step, self._stream, self._node, repairs)
-            answer = await self._endpoint.ask({**self._fields, "messages": messages}, heard)
+            on_piece = None if self._stream is None else Telling(step, self._stream, self._node, repairs)
+            answer = await self._endpoint.ask({**self._fields, "messages": messages}, on_piece)
             usage = added(usage, answer.usage)
             output, problem = self._checked(answer.text)
             if problem is None:
@@ -281,7 +283,7 @@ class Answering:
             ]
 
     def _checked(self, text: str) -> tuple[Any, str | None]:
-        """The output, and what is wrong with it."""
+        """Return the output, and what is wrong with it."""
         if self._reader is None:
             return text, None
         try:
@@ -299,7 +301,7 @@ class Answering:
 
 
 class Telling:
-    """Appends the pieces of one answer to a stream of the run, no faster than the store takes them."""
+    """Appends the pieces of one answer to a stream of the run, no faster than the store can write them."""
 
     __slots__ = ("_index", "_node", "_repair", "_step", "_stream", "_unflushed")
 

@@ -1,4 +1,4 @@
-"""Nodes that call a tool of an MCP server, as a step: over HTTP, or of a program that is started for the call."""
+"""Nodes that call a tool of an MCP server as a step, over HTTP or in a program that is started for the call."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Annotated, Any, Final
 
 from msgspec import Meta, field
+from msgspec.structs import replace
 
 from perdure.errors import McpFailed, Misuse
 from perdure.models.functions.context import current_step
@@ -27,16 +28,16 @@ Part = Annotated[str, Meta(min_length=1)]
 
 @kind
 class Mcp(Kind, frozen=True, kw_only=True, tag="mcp"):
-    """Calls a tool of an MCP server; `input` maps its arguments. Its result is {text, content, structured}: all text of
-    the answer, its parts, and its structured content if it has one.
+    """Calls a tool of an MCP server. `input` maps its arguments. Its result is {text, content, structured}: the whole
+    text of the answer, its parts, and its structured content if it has one.
 
-    The server is at `url` (an expression), over streamable HTTP; or it is a program that is started for each call and
-    spoken to over its standard input and output: `command` is the program and its arguments, as they are. `secret` is
-    the name of a key that is sent as `Authorization: Bearer …`; `secret_env` has, by environment variable of the
-    program, names of secrets. A graph in YAML or JSON starts only a program that was handed in with it.
+    The server is at `url` (an expression), over streamable HTTP. Or `command` is a program with its arguments, which is
+    started for each call and used over its standard input and output. `secret` is the name of a key that is sent as
+    `Authorization: Bearer …`; `secret_env` maps environment variables of the program to names of secrets. A graph in
+    YAML or JSON starts only a program that was passed in with it.
 
-    No answer, and an answer that says that the tool failed, fail the attempt with McpFailed, to be tried again by the
-    retry policy. The same idempotency key goes with all attempts, in the request's `_meta`.
+    If there is no answer, or the answer says that the tool failed, the attempt fails with McpFailed and is retried as
+    the policy says. All attempts send the same idempotency key, in the request's `_meta`.
     """
 
     tool: Part
@@ -70,7 +71,7 @@ class Mcp(Kind, frozen=True, kw_only=True, tag="mcp"):
             "secret_env": {name: _quoted(found) for name, found in self.secret_env.items()},
             "timeout_s": self.timeout or _TIMEOUT_S,
         }
-        return StepWork(Kind(input=parts, timeout=self.timeout, retry=self.retry), about, _call)
+        return StepWork(replace(self, input=parts), about, _call)
 
 
 def _quoted(text: str) -> str:
@@ -102,7 +103,7 @@ async def _call(
             client = await stack.enter_async_context(mcp.Client(transport, read_timeout_seconds=timeout_s))
             answer = await client.call_tool(tool, arguments, meta=meta)
     except Exception as error:  # noqa: BLE001 - the library's errors, those of its transports, and groups of them
-        # It does not become a cause: errors of requests refer to these, and so to the secrets.
+        # The error does not become a cause: it refers to the request, and so to the secrets.
         leaf = _leaf(error)
         if isinstance(leaf, Misuse):
             raise leaf from None

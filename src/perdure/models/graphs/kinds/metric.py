@@ -1,4 +1,4 @@
-"""Nodes that emit a metric: an item of a stream of the run, committed once with what follows."""
+"""Nodes that append a metric to a stream of the run, committed once with what follows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 
 from perdure.errors import ExpressionFailed, InvalidArguments
-from perdure.models.functions.commands import Post
+from perdure.models.functions.commands import Output
 from perdure.models.functions.publications import said
 from perdure.models.graphs.kinds.base import Done, Kind, Preparing, Task, kind
 from perdure.values.checks import checked_text
@@ -17,9 +17,9 @@ from perdure.values.json import to_text
 
 @kind
 class Metric(Kind, frozen=True, kw_only=True, tag="metric"):
-    """Emits a metric: `value` is an expression for a number, `attributes` are expressions by name. It is appended to
-    the run's `stream`, as {name, value, unit, attributes, node}, exactly once: in the commit of what the run does next.
-    It costs no commit of its own, and is the node's result."""
+    """Appends a metric to the run's `stream` as {name, value, unit, attributes, node}, exactly once, in the commit of
+    what the run does next. `value` is an expression for a number, `attributes` are expressions by name. The node costs
+    no commit, and the metric is its result."""
 
     name: Annotated[str, Meta(min_length=1)]
     value: str | int | float = 1
@@ -61,5 +61,5 @@ class MetricWork:
             "node": self._node,
         }
         text = to_text(item, f"the metric of {task.place}", task.loop.payload_max)
-        said(task.loop, Post(self._stream, text, True))
+        said(task.loop, Output(self._stream, text, True))
         return Done(item)

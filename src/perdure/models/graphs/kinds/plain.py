@@ -1,4 +1,4 @@
-"""Nodes that touch nothing outside: they set values, end the run, or only mark a place."""
+"""Nodes without side effects: they set values, end the run, or only mark a place."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from perdure.models.graphs.spec import Target
 
 @kind
 class Set(Kind, frozen=True, kw_only=True, tag="set"):
-    """Writes values into the context, all from what it was before: `values={"state.count": "state.count + 1"}`. Its
-    result is an object of them, by their last names. Without values it only marks a place."""
+    """Writes values into the context: `values={"state.count": "state.count + 1"}`. All expressions see the context
+    before the node. Its result is an object of the values, by their last names. Without values it only marks a
+    place."""
 
     values: dict[Target, Any] = field(default_factory=dict)
 
@@ -44,7 +45,7 @@ class SetWork:
 
 @kind
 class Terminate(Kind, frozen=True, kw_only=True, tag="terminate"):
-    """Ends the whole run at once, whatever else is under way: with its output, or as a failure with a message."""
+    """Ends the whole run at once, whatever else is running: with its output, or as a failure with a message."""
 
     status: Literal["succeeded", "failed"] = "succeeded"
     message: str | None = None

@@ -19,8 +19,8 @@ _KEPT_MAX: Final = 32
 def reading(
     kind: RecordKind, text: str, about: Preparing, field: str, check: Callable[[Any, Preparing], object]
 ) -> Reading:
-    """How a node reads the record that one of its fields names; `check` raises InvalidDefinition for a body that cannot
-    work. Raises InvalidDefinition."""
+    """Return how a node reads the record that one of its fields names. `check` raises InvalidDefinition for an invalid
+    body. Raises InvalidDefinition."""
     try:
         wanted = reference(kind, text)
     except InvalidArguments as error:
@@ -28,14 +28,14 @@ def reading(
 
     def looked_at(body: Any, place: str) -> None:
         checking = about.anew(place)
-        checking.input_fields = None  # What a node maps for it is the node's own affair.
+        checking.input_fields = None  # The names that a node maps are checked with the node.
         check(body, checking)
 
     return Reading(wanted, about.place, looked_at)
 
 
 class Kept(Generic[T]):
-    """What was made of records, for runs that find the same: preparing parses, and is the same each time."""
+    """A cache of prepared records, for runs that find the same versions."""
 
     __slots__ = ("_made",)
 

@@ -1,4 +1,4 @@
-"""Nodes that somebody outside does: a person who fills in a form, or a worker that claims tasks of a queue."""
+"""Nodes for people and remote workers: a person fills in a form, or a worker claims a task of a queue."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _ARTIFACT: Final[Mapping[str, Any]] = {
 
 @kind
 class Human(Kind, frozen=True, kw_only=True, tag="human"):
-    """A form for a person: a task of this queue, answered with `engine.answer` or `client.answer`; the answer is the
-    node's result. It must fit `schema`: a JSON Schema, or a reference to a type.
+    """A form for a person: a task of this queue, answered with `engine.tasks.answer`. The answer is the node's result.
+    It must fit `schema`, a JSON Schema or a reference to a type.
 
-    `input` is what whoever answers gets to see. `queue` and `title` are templates. With a `timeout` the node fails with
-    GraphTimedOut if nobody has answered by then; or its result is what `on_timeout` says, in expressions.
+    `input` is what the person sees. `queue` and `title` are templates. If nobody has answered within the `timeout`, the
+    node fails with GraphTimedOut, or its result is `on_timeout`, a mapping of expressions.
     """
 
     queue: str = "human"
@@ -56,14 +56,13 @@ class Human(Kind, frozen=True, kw_only=True, tag="human"):
 
 @kind
 class Remote(Kind, frozen=True, kw_only=True, tag="remote"):
-    """A task for workers that are no engines: they claim it by its queue, with a lease that heartbeats keep, and answer
-    `{"result": …, "context_updates": {"state.x": …}, "staged_artifacts": [{"name": …, "value": …}]}`, each of which may
-    be left out.
+    """A task for remote workers. They claim it by its queue, with a lease that heartbeats renew, and answer `{"result":
+    …, "context_updates": {"state.x": …}, "staged_artifacts": [{"name": …, "value": …}]}`. Each field is optional.
 
-    `result` is the node's, and must fit `schema`. The updates are written as nodes write: in a branch they are the
-    branch's own until its join. The artifacts are staged as the run's. `input` is what the worker gets; `queue` and
-    `title` are templates. A worker that gives up for good fails the node with TaskFailed. `timeout` and `on_timeout`
-    are as those of a human node.
+    `result` is the node's result, and must fit `schema`. The updates are written to the context; in a branch they
+    belong to the branch until its join. The artifacts are staged for the run. `input` is what the worker gets; `queue`
+    and `title` are templates. If a worker gives up for good, the node fails with TaskFailed. `timeout` and `on_timeout`
+    are as for a human node.
     """
 
     queue: str
@@ -113,7 +112,7 @@ class AnswerReader(Reader):
 
 
 def _schema(given: dict[str, Any] | str | None, about: Preparing) -> tuple[dict[str, Any], Reader]:
-    """The schema of an answer, and what reads it. Raises InvalidDefinition."""
+    """Return the schema of an answer, and its reader. Raises InvalidDefinition."""
     wanted = about.resolve(given, "schema") if isinstance(given, str) else given
     try:
         schema = schema_of(wanted)
@@ -125,7 +124,7 @@ def _schema(given: dict[str, Any] | str | None, about: Preparing) -> tuple[dict[
 
 
 def _answer_schema(result: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a whole answer, around that of its result."""
+    """Return the schema of a whole answer, which contains that of its result."""
     shared: dict[str, Any] = {word: result[word] for word in ("$defs", "definitions") if word in result}
     inner = {word: value for word, value in result.items() if word not in shared}
     return {
@@ -142,7 +141,7 @@ def _answer_schema(result: dict[str, Any]) -> dict[str, Any]:
 
 
 class TaskWork:
-    """Has a task done, and takes what comes of it."""
+    """Creates a task, and takes its answer."""
 
     __slots__ = ("_kind", "_name", "_otherwise", "_payload", "_queue", "_reader", "_schema", "_timeout", "_title")
 
@@ -200,7 +199,7 @@ class TaskWork:
         return got if not isinstance(got, Answer) else self._taken(task, got)
 
     def _taken(self, task: Task, answer: Answer) -> Any:
-        """Stage and write what a worker brings: all of it, or, if something is wrong, nothing."""
+        """Stage and write everything in a worker's answer, or nothing if something is wrong."""
         try:
             drafts = [
                 draft_of(one.name, one.value, one.type, one.media_type, task.loop.payload_max)

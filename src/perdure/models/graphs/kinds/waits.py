@@ -21,8 +21,8 @@ from perdure.values.times import from_datetime, seconds_of
 
 @kind
 class Timer(Kind, frozen=True, kw_only=True, tag="timer"):
-    """Waits: for so many `seconds` (a number, or an expression for one), or `until` an expression's point in time, a
-    text like "2030-01-31T08:00:00Z"."""
+    """Waits for `seconds` (a number, or an expression for one), or `until` the time that an expression gives, a text
+    like "2030-01-31T08:00:00Z"."""
 
     seconds: Seconds | str | None = None
     until: str | None = None
@@ -74,8 +74,8 @@ def _text(at: int) -> str:
 
 @kind
 class Wait(Kind, frozen=True, kw_only=True, tag="wait"):
-    """Waits for an event of this name, sent to the run or broadcast; its value is the result. `where` says, by
-    expressions, what its fields must be. With a `timeout` the node fails with GraphTimedOut when none has come."""
+    """Waits for an event of this name, sent to the run or broadcast. Its value is the node's result. `where` maps
+    fields of the event to expressions. If no event comes within the `timeout`, the node fails with GraphTimedOut."""
 
     event: str
     where: dict[str, Any] = field(default_factory=dict)

@@ -24,16 +24,16 @@ from perdure.values.json import Reader, Signature, to_text
 
 @kind
 class Child(Kind, frozen=True, kw_only=True, tag="workflow"):
-    """Runs a workflow as a child, with a context of its own; its result is the node's.
+    """Runs a workflow as a child with its own context. The child's result is the node's result.
 
-    `workflow` refers to it (`package.module:name`, or one that was handed in), or is just its name: then `input` has
-    its arguments as they are, since nobody here knows what it takes. A graph's input is an object of the mapped names.
-    If the child fails, so does the node, unless failures are to be caught: then the result is {"error": …}. With a
-    `timeout` the child is cancelled when it has passed.
+    `workflow` refers to it (`package.module:name`, or an object that was passed in), or is just its name. If only the
+    name is known, `input` has the arguments by name, unchecked. A graph's input is an object of the mapped names. If
+    the child fails, the node fails, unless `on_failure` is "catch": then the result is {"error": …}. If the `timeout`
+    passes, the child is cancelled.
 
-    `name_from` is an expression for the name instead, `version_from` one for the version: without any the version is
-    that of the living engine that came last. They are looked up as a step, so a run keeps to what it found. If no
-    living engine has the workflow, the node fails with UnknownWorkflow.
+    `name_from` is an expression for the name, `version_from` one for the version. Without a version it is that of the
+    living engine that registered last. The look-up is a step, so a run keeps what it found. If no living engine has the
+    workflow, the node fails with UnknownWorkflow.
     """
 
     workflow: str = ""
@@ -64,17 +64,17 @@ class Child(Kind, frozen=True, kw_only=True, tag="workflow"):
 
 
 class AnyResult(Struct, frozen=True):
-    """As much of a signature as a child's end needs."""
+    """The parts of a signature that the end of a child needs."""
 
     result: Reader
 
 
 class Called(Struct, frozen=True):
-    """As much of a workflow as a child's start and end need."""
+    """The parts of a workflow that the start and the end of a child need."""
 
     name: str
     version: str
-    model: str  # "": only whoever has the code knows
+    model: str  # "": only an engine with the code knows
     signature: AnyResult
 
 
@@ -154,10 +154,10 @@ class ChosenWork(ChildWork):
 
 
 class Chosen(Struct, frozen=True):
-    """What was found of a workflow."""
+    """The result of looking a workflow up."""
 
     version: str
-    model: str  # "": only whoever has the code knows
+    model: str  # "": only an engine with the code knows
 
 
 class Choice:

@@ -1,0 +1,308 @@
+"""`perdure runs cancel`, `pause`, `resume` and `retry`, of one run or of all that options select, and `runs update`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from msgspec import Struct
+
+from perdure.cli import bulk_changes, params
+from perdure.cli.bulk_changes import AtMost, DryRun, Everything, Yes
+from perdure.cli.commands import command
+from perdure.cli.errors import Code, Refusal
+from perdure.cli.params import Id
+from perdure.cli.run_lines import existing
+from perdure.cli.run_selection import Before, Hold, Parent, Selection, Since, Statuses, Tags, Workflow
+from perdure.cli.settings import actor
+from perdure.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from perdure.engine import AnyClient
+    from perdure.views import RunView
+
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="The ids of runs.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why. The audit trail keeps it.")]
+_COLUMNS = ("id", "workflow", "status")
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """A change that can be made to many runs, with the words for it."""
+
+    verb: str
+    progress: str
+    act: Callable[[AnyClient, str], Awaitable[str]]
+    held: bool | None = None  # whether it applies only to held runs, or only to runs that are not held
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """Which runs the command line asks to change."""
+
+    ids: Sequence[str]
+    selection: Selection
+    everything: bool
+    yes: bool
+    at_most: int
+    dry_run: bool
+
+
+def add_to(runs: typer.Typer) -> None:
+    _add_cancel(runs)
+    _add_pause(runs)
+    _add_resume(runs)
+    _add_retry(runs)
+    _add_update(runs)
+
+
+def _add_cancel(runs: typer.Typer) -> None:
+    @command(runs, "cancel")
+    async def cancel(
+        terminal: Terminal,
+        ids: Ids = None,
+        workflow: Workflow = None,
+        status: Statuses = None,
+        hold: Hold = None,
+        tag: Tags = None,
+        parent: Parent = None,
+        since: Since = None,
+        before: Before = None,
+        everything: Everything = False,
+        reason: Reason = "",
+        yes: Yes = False,
+        at_most: AtMost = 10_000,
+        dry_run: DryRun = False,
+    ) -> int:
+        """Cancel runs.
+
+        It cancels the runs with the given ids, or, after asking, all runs that options select. A run that has ended
+        stays as it is."""
+        selection = Selection(
+            workflow=workflow, status=status, hold=hold, tag=tag, parent=parent, since=since, before=before
+        )
+        selection.default_to(_active())
+
+        async def act(client: AnyClient, id: str) -> str:
+            if await client.handle(id).cancel(reason=reason, actor=actor()):
+                return "cancelled"
+            found = await existing(client, id)
+            raise _conflict(f"run {id!r} has ended: it is {found.status}", id, "run_finished")
+
+        change = Change(verb="cancel", progress="cancelling", act=act)
+        return await _apply(terminal, change, _request(ids, selection, everything, yes, at_most, dry_run))
+
+
+def _add_pause(runs: typer.Typer) -> None:
+    @command(runs, "pause")
+    async def pause(
+        terminal: Terminal,
+        ids: Ids = None,
+        workflow: Workflow = None,
+        status: Statuses = None,
+        tag: Tags = None,
+        parent: Parent = None,
+        since: Since = None,
+        before: Before = None,
+        everything: Everything = False,
+        reason: Reason = "",
+        yes: Yes = False,
+        at_most: AtMost = 10_000,
+        dry_run: DryRun = False,
+    ) -> int:
+        """Hold runs until you resume them.
+
+        It holds the runs with the given ids, or, after asking, all runs that options select. Steps that are running are
+        cancelled; they run again after the run is resumed."""
+        selection = Selection(workflow=workflow, status=status, tag=tag, parent=parent, since=since, before=before)
+        selection.default_to(_active())
+
+        async def act(client: AnyClient, id: str) -> str:
+            if await client.handle(id).pause(reason=reason, actor=actor()):
+                return "paused"
+            raise _conflict(f"run {id!r} is held already", id)
+
+        change = Change(verb="pause", progress="pausing", act=act, held=False)
+        return await _apply(terminal, change, _request(ids, selection, everything, yes, at_most, dry_run))
+
+
+def _add_resume(runs: typer.Typer) -> None:
+    @command(runs, "resume")
+    async def resume(
+        terminal: Terminal,
+        ids: Ids = None,
+        workflow: Workflow = None,
+        status: Statuses = None,
+        hold: Hold = None,
+        tag: Tags = None,
+        parent: Parent = None,
+        since: Since = None,
+        before: Before = None,
+        everything: Everything = False,
+        yes: Yes = False,
+        at_most: AtMost = 10_000,
+        dry_run: DryRun = False,
+    ) -> int:
+        """Lift the holds of runs, whatever their kind.
+
+        It resumes the runs with the given ids, or, after asking, all held runs that options select."""
+        selection = Selection(
+            workflow=workflow, status=status, hold=hold, tag=tag, parent=parent, since=since, before=before
+        )
+        selection.default_to(_active())
+
+        async def act(client: AnyClient, id: str) -> str:
+            if await client.handle(id).resume(actor=actor()):
+                return "resumed"
+            raise _conflict(f"run {id!r} is not held", id)
+
+        change = Change(verb="resume", progress="resuming", act=act, held=True)
+        return await _apply(terminal, change, _request(ids, selection, everything, yes, at_most, dry_run))
+
+
+def _add_retry(runs: typer.Typer) -> None:
+    @command(runs, "retry")
+    async def retry(
+        terminal: Terminal,
+        ids: Ids = None,
+        workflow: Workflow = None,
+        tag: Tags = None,
+        parent: Parent = None,
+        since: Since = None,
+        before: Before = None,
+        everything: Everything = False,
+        yes: Yes = False,
+        at_most: AtMost = 10_000,
+        dry_run: DryRun = False,
+    ) -> int:
+        """Run failed runs again, from the step that failed.
+
+        It retries the runs with the given ids, or, after asking, all failed runs that options select."""
+        selection = Selection(workflow=workflow, tag=tag, parent=parent, since=since, before=before)
+        selection.default_to(["failed"])
+
+        async def act(client: AnyClient, id: str) -> str:
+            await client.handle(id).retry(actor=actor())
+            return "retried"
+
+        change = Change(verb="retry", progress="retrying", act=act)
+        return await _apply(terminal, change, _request(ids, selection, everything, yes, at_most, dry_run))
+
+
+def _add_update(runs: typer.Typer) -> None:
+    @command(runs, "update")
+    async def update(
+        terminal: Terminal,
+        id: Id,
+        tag: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--tag", "-t", metavar="NAME=VALUE", help="A tag. All tags of the run are replaced. Repeatable."
+            ),
+        ] = None,
+        no_tags: Annotated[bool, typer.Option("--no-tags", help="Remove all tags.")] = False,
+        deadline: Annotated[
+            str | None, typer.Option("--deadline", help="The time by which the run must end: 2h, or a time.")
+        ] = None,
+        no_deadline: Annotated[bool, typer.Option("--no-deadline", help="Remove the deadline.")] = False,
+    ) -> None:
+        """Replace a run's tags, or its deadline."""
+        if (tag and no_tags) or (deadline is not None and no_deadline):
+            raise Refusal("one option sets a value, and another one removes it", "use one of them")
+        if not (tag or no_tags or deadline is not None or no_deadline):
+            raise Refusal("no option says what to change", "use --tag, --no-tags, --deadline or --no-deadline")
+        changes: dict[str, Any] = {}
+        if tag or no_tags:
+            changes["tags"] = params.tags(tag or ())
+        if deadline is not None or no_deadline:
+            changes["deadline"] = params.deadline(deadline)
+        async with terminal.client() as client:
+            view = await client.handle(id).update(**changes, actor=actor())
+        if terminal.as_json:
+            terminal.document({"run": view})
+        else:
+            terminal.say(f"updated {id}")
+
+
+def _active() -> list[str]:
+    from perdure.kernel.status import ACTIVE
+
+    return sorted(ACTIVE)
+
+
+def _conflict(what: str, id: str, kind: str = "conflict") -> Refusal:
+    return Refusal(what, f"look at the run: perdure runs show {quote(id)}", code=Code.CONFLICT, kind=kind)
+
+
+def _request(
+    ids: list[str] | None, selection: Selection, everything: bool, yes: bool, at_most: int, dry_run: bool
+) -> Request:
+    return Request(
+        ids=list(dict.fromkeys(ids or ())),
+        selection=selection,
+        everything=everything,
+        yes=yes,
+        at_most=at_most,
+        dry_run=dry_run,
+    )
+
+
+async def _apply(terminal: Terminal, change: Change, request: Request) -> int:
+    """Change the runs that were asked for, and return the exit code. Raises Refusal."""
+    async with terminal.client() as client:
+        if request.dry_run:
+            return _show_dry_run(terminal, await _found(client, change, request))
+        ids = request.ids
+        if not ids or not request.selection.is_empty or request.everything:
+            ids = await _confirmed(terminal, client, change, request)
+
+        async def act(id: str) -> str:
+            return await change.act(client, id)
+
+        return await bulk_changes.each(terminal, change.progress, ids, act)
+
+
+async def _confirmed(terminal: Terminal, client: AnyClient, change: Change, request: Request) -> list[str]:
+    """Return the ids of the runs that options select, after somebody has confirmed it. Raises Refusal."""
+    found = await _found(client, change, request)
+    if not found:
+        terminal.note(f"there is no run to {change.verb}")
+        return []
+    rows = [(run.id, run.workflow, run.status) for run in found]
+    count = f"{len(found)} runs" if len(found) > 1 else "1 run"
+    bulk_changes.announce(terminal, f"{change.verb} {count}", _COLUMNS, rows, yes=request.yes)
+    return [run.id for run in found]
+
+
+async def _found(client: AnyClient, change: Change, request: Request) -> list[RunView]:
+    """Return the runs with the given ids, or those that options select and that the change can apply to. Raises
+    Refusal."""
+    selection = request.selection
+    if request.ids:
+        if request.everything or not selection.is_empty:
+            raise Refusal("there are both ids and options that select runs", "use one of them")
+        views = await client.runs.get_many(request.ids)
+        return [views[id] for id in request.ids if id in views]
+    if selection.is_empty and not request.everything:
+        raise Refusal(
+            f"nothing says which runs to {change.verb}",
+            f"name runs (perdure runs {change.verb} ID), select some (--workflow, --tag, …), or use --all",
+        )
+    found: list[RunView] = []
+    async for run in selection.all(client):
+        if change.held in (None, run.hold is not None):
+            found.append(run)
+        if len(found) > request.at_most:
+            raise bulk_changes.too_many(request.at_most)
+    return found
+
+
+def _show_dry_run(terminal: Terminal, found: Sequence[RunView]) -> int:
+    if terminal.as_json:
+        terminal.document({"dry_run": True, "ids": [run.id for run in found]})
+    else:
+        terminal.table(_COLUMNS, [(run.id, run.workflow, run.status) for run in found], empty="no run matches")
+    return Code.DONE
+
+
+__all__ = ["add_to"]

@@ -1,0 +1,160 @@
+"""The inputs of a decision: the op's run, and what its rule needs beside it.
+
+All of it is in the engine's memory, was read for the batch, or was decided before in the same batch. Nothing here does
+I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from perdure.coordinator.batch_builder import BatchBuilder
+from perdure.coordinator.batch_context import BatchContext
+from perdure.coordinator.damage import check_sound
+from perdure.coordinator.memory import Memory
+from perdure.coordinator.shared import shared_inputs, task_now
+from perdure.errors import DeadLetterNotFound, HandlersChanged, RunFinished
+from perdure.kernel import mailboxes
+from perdure.kernel.decision import NO_INPUT, DecisionInput, Stored
+from perdure.kernel.mailboxes import EMPTY, Mailbox
+from perdure.kernel.ops import (
+    Advance,
+    Answer,
+    Cooperate,
+    Emit,
+    Forget,
+    Op,
+    PutRecord,
+    PutToken,
+    ReleaseTask,
+    RetireHandlers,
+    Send,
+    Start,
+    Wake,
+)
+from perdure.kernel.readiness import NOT_NOTIFIED
+from perdure.kernel.records import Engine, Run
+from perdure.kernel.rules.starts import born_of
+from perdure.kernel.status import FINISHED, UNDOING
+
+
+class Knowledge(Struct, frozen=True, kw_only=True):
+    """What a batch is decided on, beside its ops and what was read for them: values only.
+
+    `registry_version` is the version of the handler registry. It is known only after a commit was refused because some
+    op was made with an older version.
+    """
+
+    memory: Memory
+    workflows: Container[tuple[str, str, str]]  # models, names and versions that this engine can run
+    engine: Engine
+    number: int
+    now: int
+    registry_version: int | None = None
+
+
+def stored_run(op: Op, before: Run | None, run: Run | None, context: BatchContext) -> tuple[Run | None, Run | None]:
+    """Return a run as it was before the batch and as it is now, even if memory does not have it. Raises RowDamaged."""
+    if before is None and op.run_id in context.runs:
+        loaded = context.runs[op.run_id]
+        before = loaded.run
+        if run is None:
+            check_sound(loaded, op)
+            # A dead owner writes no more, so the run counts as one that nobody owns.
+            run = replace(before, owner=None) if loaded.forsaken else before
+    return before, run
+
+
+def admitted(op: Start, builder: BatchBuilder, known: Knowledge, *, is_awaited: bool) -> Start:
+    """Return a start, which says whether its run begins at once. `is_awaited` says that a caller waits for the reply.
+    Raises RunFinished."""
+    has_code = op.admit and (op.model, op.workflow, op.workflow_version) in known.workflows
+    op = replace(op, admitted_at=known.now, admit=has_code)
+    if op.parent_id is None or not is_awaited:
+        return op
+    # The parent asked for this child in an earlier commit: it must still be active and not held. A parent that rolls
+    # back by now has cancelled its children, and would leave this one behind.
+    parent = builder.runs.get(op.parent_id) or known.memory.runs.get(op.parent_id)
+    if parent is None or parent.status in FINISHED or parent.status in UNDOING or parent.hold is not None:
+        message = f"run {op.parent_id!r} cannot start {op.run_id!r} any more: it has ended, is held or was released"
+        raise RunFinished(message, run_id=op.run_id)
+    return born_of(parent, op)
+
+
+def inputs_of(
+    op: Op, run: Run | None, builder: BatchBuilder, context: BatchContext, known: Knowledge
+) -> tuple[Op, DecisionInput]:
+    """Return the op, completed with what is known by now, and its inputs. Raises the PerdureError that refuses it."""
+    match op:  # The most frequent ops first.
+        case Advance():
+            return op, _inputs_of_advance(op, builder, known)
+        case Start():
+            return op, NO_INPUT
+        case Cooperate() | Emit() if not _knows_handlers(op, known):
+            raise HandlersChanged("a handler was registered or taken out meanwhile", run_id=op.run_id)
+        case PutRecord() | PutToken() | RetireHandlers():
+            return op, shared_inputs(op, context, builder.batch.shared)
+        case Cooperate() if op.run_id not in context.runs:
+            readiness = builder.readiness.get(op.run_id) or known.memory.readiness.get(op.run_id)
+            return op, NO_INPUT if readiness is None else DecisionInput(readiness=readiness)
+        case Send() if op.event.key is not None:
+            earlier = builder.batch.keys.get(op.event.key) or context.keys.get(op.event.key)
+            op = op if earlier is None else replace(op, known=earlier)
+        case _:
+            pass
+    _check_letter(op, builder, context)
+    return op, _all_inputs(op, run, builder, context, known)
+
+
+def _knows_handlers(op: Cooperate | Emit, known: Knowledge) -> bool:
+    """Return whether an op was made with the current version of the handler registry, as far as that is known."""
+    return known.registry_version is None or op.added.registry_version in (None, known.registry_version)
+
+
+def _inputs_of_advance(op: Advance, builder: BatchBuilder, known: Knowledge) -> DecisionInput:
+    mailbox = builder.mailboxes.get(op.run_id) or known.memory.mailboxes.get(op.run_id)
+    if op.continuation is None:
+        return NO_INPUT if mailbox is None else DecisionInput(mailbox)
+    continuation = ("", op.continuation.workflow, op.continuation.workflow_version)
+    return DecisionInput(EMPTY if mailbox is None else mailbox, continuation in known.workflows)
+
+
+def _all_inputs(
+    op: Op, run: Run | None, builder: BatchBuilder, context: BatchContext, known: Knowledge
+) -> DecisionInput:
+    run_id = op.run_id
+    stored: Stored | None = None
+    # If a run has continued in this batch, what was stored before does not count: the same positions mean other things
+    # now, and the commit frees what had won them.
+    is_known = run_id in context.runs and run_id not in builder.batch.continued
+    if isinstance(op, Wake) and run is not None and run.owner == known.engine.id and is_known:
+        stored = context.runs[run_id].waits, context.runs[run_id].events
+    return DecisionInput(
+        mailbox=_mailbox(run_id, builder, context, known.memory),
+        has_code=run is None or (run.known_model, run.workflow, run.workflow_version) in known.workflows,
+        children=(*context.children.get(run_id, ()), *builder.children.get(run_id, ())),
+        stored=stored,
+        task=task_now(op.task_id, context, builder.batch.tasks) if isinstance(op, (Answer, ReleaseTask)) else None,
+        readiness=builder.readiness.get(run_id) or known.memory.readiness.get(run_id, NOT_NOTIFIED),
+    )
+
+
+def _mailbox(run_id: str, builder: BatchBuilder, context: BatchContext, memory: Memory) -> Mailbox:
+    mailbox = builder.mailboxes.get(run_id) or memory.mailboxes.get(run_id)
+    if mailbox is not None:
+        return mailbox
+    loaded = None if run_id in memory.runs else context.runs.get(run_id)
+    return EMPTY if loaded is None else mailboxes.opened(loaded.waits, loaded.events)
+
+
+def _check_letter(op: Op, builder: BatchBuilder, context: BatchContext) -> None:
+    """Raise DeadLetterNotFound for an op about a dead letter that no longer exists."""
+    letter = op.dead_letter if isinstance(op, (Send, Forget)) else ""
+    if letter and (letter not in context.dead_letters or letter in builder.batch.dead_letters_gone):
+        raise DeadLetterNotFound(f"there is no dead letter {letter!r}: it was replayed or removed", letter_id=letter)
+
+
+__all__ = ["Knowledge", "admitted", "inputs_of", "stored_run"]

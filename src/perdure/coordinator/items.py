@@ -1,0 +1,82 @@
+"""Ops on their way through the coordinator, each with the future or callback of its reply."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Container, Iterable
+from typing import Any
+
+from msgspec import Struct
+
+from perdure.errors import Fenced
+from perdure.kernel.ops import Op
+
+
+class Callback:
+    """A reply that calls a function instead of completing a future: with the value and None, or with None and the
+    error. It calls once."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[[Any, BaseException | None], object]) -> None:
+        self._call: Callable[[Any, BaseException | None], object] | None = call
+
+    def done(self) -> bool:
+        return self._call is None
+
+    def set_result(self, value: Any) -> None:
+        self._answer(value, None)
+
+    def set_exception(self, error: BaseException) -> None:
+        self._answer(None, error)
+
+    def _answer(self, value: Any, error: BaseException | None) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call(value, error)
+
+
+class Item(Struct, eq=False, gc=False):
+    """An op in the queue and its reply. `mail` is the id of the mail that brought the op, 0 if none did. `is_due` says
+    that a timer brought it. `number` counts the items of a queue in the order of arrival.
+
+    A caller from `outside` has waited since the loop's time `since`. If it has `given_up`, it got its error already."""
+
+    op: Op
+    reply: asyncio.Future[Any] | Callback | None
+    outside: bool
+    mail: int = 0
+    since: float = 0.0
+    given_up: bool = False
+    is_due: bool = False
+    number: int = 0
+
+    def answer(self, value: Any) -> None:
+        if self.reply is not None and not self.reply.done():
+            self.reply.set_result(value)
+
+    def refuse(self, error: BaseException) -> None:
+        if self.reply is not None and not self.reply.done():
+            self.reply.set_exception(error)
+
+
+def without_mail(items: Iterable[Item], mail_ids: Container[int], error: BaseException) -> list[Item]:
+    """Return the items without those of mail that another engine has answered: these are refused with the error."""
+    kept: list[Item] = []
+    for item in items:
+        if item.mail in mail_ids:
+            item.refuse(error)
+        else:
+            kept.append(item)
+    return kept
+
+
+def from_outside(items: list[Item], fenced: Fenced) -> list[Item]:
+    """Return the ops of callers. The engine's own ops, for runs that it no longer owns, are refused with the error."""
+    for item in items:
+        if not item.outside:
+            item.refuse(fenced)
+    return [item for item in items if item.outside]
+
+
+__all__ = ["Callback", "Item", "from_outside", "without_mail"]

@@ -1,0 +1,62 @@
+"""The coordinator's listeners: they perform its effects, and get its reports."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, Protocol
+
+from perdure.kernel.effects import Effect
+from perdure.kernel.records import Engine
+from perdure.ports import Offer
+
+
+class EffectListener(Protocol):
+    """Performs effects, in plain callbacks of the loop."""
+
+    def perform(self, effects: Iterable[Effect]) -> None:
+        """Carry out effects of a commit, in order."""
+        ...
+
+    def performed(self) -> None:
+        """Go on after all effects of the commits so far are carried out."""
+        ...
+
+
+class CoordinatorListener(EffectListener, Protocol):
+    """The engine or the client around a coordinator."""
+
+    async def enroll(self) -> Engine:
+        """Register with the store: at the start, and whenever the engine was declared dead."""
+        ...
+
+    def lost_track(self) -> None:
+        """Look for runs to go on with that only the store may know of."""
+        ...
+
+    def broken(self, error: BaseException) -> None:
+        """End, since the coordinator has stopped by itself."""
+        ...
+
+    def posted(self, slot: str, reply: asyncio.Future[Any]) -> None:
+        """Await the reply to an op from another engine, which will put it into this slot."""
+        ...
+
+
+class Code(Protocol):
+    """The workflows that an engine has."""
+
+    def offers(self) -> Sequence[Offer]:
+        """Return the offers of this code for the store."""
+        ...
+
+
+class Background(Protocol):
+    """Where an engine's own tasks run."""
+
+    def background(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine beside everything else, until the engine ends."""
+        ...
+
+
+__all__ = ["Background", "Code", "CoordinatorListener", "EffectListener"]

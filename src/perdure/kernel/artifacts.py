@@ -1,0 +1,79 @@
+"""Artifacts as values: named results of runs, their parts, and what a commit does to them.
+
+Times are microseconds since the epoch. Payloads are text that went through the codec, and opaque here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct, field
+
+# A run that begins anew subtracts LAP from the `seq` of all that it has staged. No run has so many entries.
+LAP: Final = 2**40
+
+
+class Artifact(Struct, frozen=True, kw_only=True, gc=False):
+    """A named result of a run. Others see it once it is `published`, in the commit in which the run succeeds.
+
+    `seq` is the journal entry that the artifact was staged with. `number` is its place among the artifacts of that
+    entry. An artifact of workflow code has no `position`. If the code stages it again after a crash, it has the same
+    `seq` and `number`. If the run fails, its artifacts are set `aside` for a retry. Small text is in `content`; other
+    content is in chunks.
+    """
+
+    id: str
+    run_id: str
+    name: str
+    type: str
+    form: str  # json | text | bytes: the form in which the code passed it
+    media_type: str
+    size: int  # of the content, in bytes
+    digest: str  # of the content: SHA-256, in hex
+    workflow: str
+    step: str = ""  # the name of the step or the node
+    position: str = ""
+    attempt: int = 0
+    seq: int = 0
+    number: int | None = None
+    state: str = "staged"  # staged | aside | published
+    version: int | None = None  # 1, 2, 3, … among those of its name; given by the store when it is published
+    staged_at: int
+    published_at: int | None = None
+    chunks: int = 0
+    content: str | None = None
+
+
+class Chunk(Struct, frozen=True, kw_only=True, gc=False):
+    """A part of an artifact's content. A chunk may be stored before its artifact, and has no effect until then."""
+
+    run_id: str
+    artifact_id: str
+    number: int  # from 0 on
+    data: bytes
+
+
+class ArtifactWrites(Struct, kw_only=True):
+    """What an op, a decision or a batch does to artifacts. `fates` says, for each run, what happens to its staged
+    artifacts: they are published, set aside, removed ("gone"), or staged again. A store applies the fields in their
+    order."""
+
+    chunks: list[Chunk] = field(default_factory=list)
+    chunks_gone: list[str] = field(default_factory=list)  # artifacts that were never completed: remove their chunks
+    artifacts: list[Artifact] = field(default_factory=list)
+    fates: dict[str, str] = field(default_factory=dict)  # by run
+
+    def add(self, other: ArtifactWrites) -> None:
+        self.chunks += other.chunks
+        self.chunks_gone += other.chunks_gone
+        self.artifacts += other.artifacts
+        self.fates |= other.fates
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.chunks or self.chunks_gone or self.artifacts or self.fates)
+
+    @property
+    def payload_bytes(self) -> int:
+        size = sum(len(chunk.data) for chunk in self.chunks)
+        return size + sum(len(artifact.content or "") for artifact in self.artifacts)

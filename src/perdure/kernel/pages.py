@@ -1,0 +1,172 @@
+"""Maps and sorted lists that are never changed in place: a change makes a new one, which shares almost all its parts.
+
+A run's state before a batch is kept until the batch is committed, and a run may wait at ten thousand positions. So
+neither a map (Pages) nor a sorted list (Line) is copied as a whole: both are cut into parts, and a change copies one
+part.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, Final, Generic, TypeVar
+
+PAGE_MAX: Final = 128
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_key_of: Final = itemgetter(0)
+
+
+class Pages(Mapping[K, V]):
+    """A map. While its entries fit one page, they are in the order of adding. Beyond that, the order means nothing."""
+
+    __slots__ = ("_count", "_pages")
+
+    def __init__(self, items: Mapping[K, V] | None = None) -> None:
+        plain = dict(items or {})
+        self._count = len(plain)
+        self._pages: tuple[dict[K, V], ...] = (plain,) if len(plain) <= PAGE_MAX else _cut(plain)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    def __iter__(self) -> Iterator[K]:
+        for page in self._pages:
+            yield from page
+
+    def __getitem__(self, key: K) -> V:
+        return self._page(key)[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._page(key)
+
+    def get(self, key: K, default: Any = None) -> Any:
+        return self._page(key).get(key, default)
+
+    def __repr__(self) -> str:
+        return f"Pages({dict(self)!r})"
+
+    def changed(self, put: Mapping[K, V], gone: Collection[K] = ()) -> Pages[K, V]:
+        """Return this map without some keys, and with some entries."""
+        if not put and not gone:
+            return self
+        pages = self._pages
+        if len(pages) == 1:
+            page = pages[0].copy()
+            for key in gone:
+                page.pop(key, None)
+            page.update(put)
+            return Pages(page) if len(page) > PAGE_MAX else self._made((page,), len(page))
+        copies: dict[int, dict[K, V]] = {}
+        mask = len(pages) - 1
+        for key in gone:
+            if (at := hash(key) & mask) not in copies:
+                copies[at] = pages[at].copy()
+            copies[at].pop(key, None)
+        for key, value in put.items():
+            if (at := hash(key) & mask) not in copies:
+                copies[at] = pages[at].copy()
+            copies[at][key] = value
+        left = list(pages)
+        count = self._count
+        for at, page in copies.items():
+            count += len(page) - len(pages[at])
+            left[at] = page
+        if not len(pages) * PAGE_MAX // 16 <= count <= len(pages) * PAGE_MAX:
+            return Pages({key: value for page in left for key, value in page.items()})
+        return self._made(tuple(left), count)
+
+    @classmethod
+    def _made(cls, pages: tuple[dict[K, V], ...], count: int) -> Pages[K, V]:
+        made: Pages[K, V] = cls.__new__(cls)
+        made._pages, made._count = pages, count
+        return made
+
+    def _page(self, key: object) -> dict[K, V]:
+        pages = self._pages
+        return pages[0] if len(pages) == 1 else pages[hash(key) & (len(pages) - 1)]
+
+
+def _cut(items: dict[K, V]) -> tuple[dict[K, V], ...]:
+    """Cut items into so many pages that these are less than half full on average. Their number is a power of two."""
+    number = 1 << (2 * len(items) // PAGE_MAX).bit_length()
+    pages: tuple[dict[K, V], ...] = tuple({} for _ in range(number))
+    for key, value in items.items():
+        pages[hash(key) & (number - 1)][key] = value
+    return pages
+
+
+class Line(Generic[K, V]):
+    """Values in the order of their keys. One value is added or removed at a time. Each key is there once."""
+
+    __slots__ = ("_blocks",)
+
+    def __init__(self, blocks: tuple[tuple[tuple[K, V], ...], ...] = ()) -> None:
+        self._blocks = blocks
+
+    @classmethod
+    def of(cls, entries: Sequence[tuple[K, V]]) -> Line[K, V]:
+        """Return a line of these entries, which must be in order."""
+        return cls(tuple(tuple(entries[at : at + PAGE_MAX]) for at in range(0, len(entries), PAGE_MAX)))
+
+    def __bool__(self) -> bool:
+        return bool(self._blocks)
+
+    def __iter__(self) -> Iterator[tuple[K, V]]:
+        for block in self._blocks:
+            yield from block
+
+    @property
+    def first(self) -> tuple[K, V]:
+        """The entry with the lowest key. Raises IndexError if there is none."""
+        return self._blocks[0][0]
+
+    def added(self, key: K, value: V) -> Line[K, V]:
+        """Return the line with one more entry at the place of its key, which is mostly the end."""
+        blocks, one = self._blocks, ((key, value),)
+        if not blocks or blocks[-1][-1][0] < key:  # type: ignore[operator]
+            if blocks and len(blocks[-1]) < PAGE_MAX:
+                return Line((*blocks[:-1], blocks[-1] + one))
+            return Line((*blocks, one))
+        at = self._block_of(key)
+        block = blocks[at]
+        place = _place_of(block, key)
+        grown = block[:place] + one + block[place:]
+        middle = len(grown) // 2
+        parts = (grown,) if len(grown) <= PAGE_MAX else (grown[:middle], grown[middle:])
+        return Line((*blocks[:at], *parts, *blocks[at + 1 :]))
+
+    def without(self, key: K) -> Line[K, V]:
+        """Return the line without the entry that has this key, if there is one."""
+        blocks = self._blocks
+        at = self._block_of(key)
+        if at == len(blocks):
+            return self
+        block = blocks[at]
+        place = _place_of(block, key)
+        if block[place][0] != key:
+            return self
+        left = block[:place] + block[place + 1 :]
+        return Line((*blocks[:at], *((left,) if left else ()), *blocks[at + 1 :]))
+
+    def _block_of(self, key: K) -> int:
+        """Return the number of the first block whose last key is not below this key."""
+        return _block_of(self._blocks, key)
+
+
+def _place_of(block: Any, key: Any) -> int:
+    return bisect_left(block, key, key=_key_of)
+
+
+def _block_of(blocks: Any, key: Any) -> int:
+    return bisect_left(blocks, key, key=_last_key)
+
+
+def _last_key(block: tuple[tuple[Any, Any], ...]) -> Any:
+    return block[-1][0]

@@ -1,0 +1,19 @@
+"""The rules of records: a change adds a version; the same content as the newest version is that version."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from perdure.kernel import ops
+from perdure.kernel.decision import Decision, DecisionInput
+from perdure.kernel.records import Run
+from perdure.kernel.shared import SharedWrites
+
+
+def put(_run: Run | None, op: ops.PutRecord, _me: str, inputs: DecisionInput) -> Decision:
+    """Add a version of a record, unless the newest one has this content. Replies the version that has the content."""
+    newest = inputs.record
+    if newest is not None and newest.digest == op.record.digest:
+        return Decision(reply=newest.version)
+    version = 1 if newest is None else newest.version + 1
+    return Decision(shared=SharedWrites(records=[replace(op.record, version=version)]), reply=version)

@@ -1,0 +1,35 @@
+"""Changes of rows that belong to no run: records, tokens, sessions and handlers."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from perdure.kernel.access import StoredSession, StoredToken
+from perdure.kernel.record_versions import Record
+
+
+class HandlerChange(Struct, frozen=True, gc=False):
+    """A handler of a topic is expected from now on, or no longer."""
+
+    topic: str
+    name: str
+    is_expected: bool
+
+
+class SharedWrites(Struct, kw_only=True):
+    """What a decision or a batch does to rows that belong to no run. Each list is applied in order.
+
+    A record or a token must be the next version of its name, and a handler that is retired must not be retired yet. If
+    another commit was faster, the store raises CommitConflict, and the batch is decided again.
+    """
+
+    records: list[Record] = field(default_factory=list)
+    tokens: list[StoredToken] = field(default_factory=list)
+    sessions: list[tuple[str, StoredSession | None]] = field(default_factory=list)  # by id; None ends one
+    handlers: list[HandlerChange] = field(default_factory=list)
+
+    def add(self, other: SharedWrites) -> None:
+        self.records += other.records
+        self.tokens += other.tokens
+        self.sessions += other.sessions
+        self.handlers += other.handlers

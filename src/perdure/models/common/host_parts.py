@@ -1,0 +1,36 @@
+"""The parts of an engine that each of its hosts gets."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msgspec import Struct
+
+from perdure.coordinator.port import CoordinatorPort
+from perdure.coordinator.timers import Timers
+from perdure.ports import Clock, Codec, Ids, Store
+from perdure.values.limits import Limits
+
+
+class Departures(Protocol):
+    """Watches runs that have left memory."""
+
+    def left(self, run_id: str, due_at: int | None) -> None:
+        """Note that a run no longer belongs to this engine. `due_at` is when the run goes on by itself, if it does."""
+        ...
+
+
+class HostParts(Struct, frozen=True, kw_only=True):
+    """The parts of an engine that every model needs."""
+
+    store: Store
+    clock: Clock
+    codec: Codec
+    ids: Ids
+    timers: Timers
+    coordinator: CoordinatorPort
+    departures: Departures
+    limits: Limits
+
+
+__all__ = ["Departures", "HostParts"]

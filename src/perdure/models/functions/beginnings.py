@@ -1,0 +1,59 @@
+"""Runs that begin: a run that asks for ten thousand children takes several turns of the event loop, and other runs go
+on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+from perdure.kernel.ops import Advance
+from perdure.kernel.pieces import Pieces
+from perdure.kernel.records import Run
+from perdure.models.functions.advances import Advances
+from perdure.models.functions.commands import Commands
+from perdure.models.functions.gate import Gate
+from perdure.models.functions.runner import LiveRun
+from perdure.ports import Clock
+
+
+class Beginnings:
+    """Does the first piece of each run at once, and one more piece in each turn of the loop. Most runs have one piece.
+
+    Nothing of a run that begins is committed yet, so nothing is handed to it. Closing the run ends its beginning.
+    """
+
+    def __init__(self, clock: Clock, advances: Advances, gate: Gate) -> None:
+        self.open: set[str] = set()  # the ids of runs that take more than one turn
+        self._clock = clock
+        self._advances = advances
+        self._gate = gate
+
+    def take(self, live: LiveRun, run: Run, input: str) -> None:
+        """Begin a run's code."""
+        commands = live.begin(input, run.started_at or run.created_at)
+        if commands is None or commands.asks:
+            self._go_on(live, live.begin_on(commands, self._clock.now))
+        elif commands.end is None and not (commands.timers or commands.outputs) and not live.idle:
+            self._gate.release(live, commands)  # Only steps, and everything before them is committed.
+        else:
+            self._advances.write(live, live.advance(commands, live.time(self._clock.now()), "started"))
+
+    def _go_on(self, live: LiveRun, work: Pieces[Advance | Commands]) -> None:
+        """Do one piece now, and the remaining pieces in later turns."""
+        self.open.discard(live.id)
+        if live.ended:
+            return
+        try:
+            next(work)
+        except StopIteration as done:
+            if isinstance(done.value, Advance):
+                self._advances.write(live, done.value)
+            else:
+                self._gate.release(live, done.value)
+        except Exception as error:  # noqa: BLE001 - a failure of one run must not affect others
+            self._advances.set_aside(live, error)
+        else:
+            self.open.add(live.id)
+            asyncio.get_running_loop().call_soon(self._go_on, live, work)
+
+
+__all__ = ["Beginnings"]

@@ -1,0 +1,71 @@
+"""The executor: the parts of an engine that run its steps."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from perdure.errors import Misuse
+from perdure.models.common.background import BackgroundTasks
+from perdure.models.common.blame import Blame
+from perdure.models.common.carriers import Carriers
+from perdure.models.common.fence_check import Proof
+from perdure.models.common.host_parts import HostParts
+from perdure.models.common.resources import Resources
+from perdure.models.functions.process_attempts import ProcessAttempts
+from perdure.models.functions.step_artifacts import StepArtifacts
+from perdure.models.functions.stream_writer import StreamWriter
+from perdure.models.functions.thread_attempts import ThreadAttempts
+from perdure.models.functions.transactions import Transactions
+
+
+class Executor:
+    """Holds all that runs steps: carriers, threads, processes, transactions, streams and artifacts.
+
+    Raises Misuse in a process whose main module was imported by multiprocessing.
+    """
+
+    def __init__(self, parts: HostParts, resources: Resources, blame: Blame, background: BackgroundTasks) -> None:
+        _check_not_imported_again()
+        limits = parts.limits
+        self.clock = parts.clock
+        self.timers = parts.timers
+        self.payload_max = limits.payload_bytes_max
+        self.resources = resources
+        self.loop = asyncio.get_running_loop()
+        self.proof = Proof(parts.store, parts.coordinator)
+        self.carriers = Carriers(self.proof)
+        self.threads = ThreadAttempts(limits.threads_max, self.proof, blame)
+        self.processes = ProcessAttempts(limits.processes_max, limits.payload_bytes_max, self.proof, blame)
+        self.transactions = Transactions(parts)
+        self.streams = StreamWriter(parts, background)
+        self.artifacts = StepArtifacts(parts)
+
+    def tell(self, callback: Callable[..., object], *args: Any) -> None:
+        """Call back on the loop, from any thread. Does nothing once the loop is closed."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(callback, *args)
+
+    def close(self) -> None:
+        """Start nothing more. Threads that still run are left to end; processes are ended."""
+        self.carriers.close()
+        self.transactions.close()
+        self.threads.close()
+        self.processes.close()
+
+
+def _check_not_imported_again() -> None:
+    """Check that this is not a worker process that imports the program's main module: no engine is meant to open
+    there. Raises Misuse."""
+    multiprocessing: Any = sys.modules.get("multiprocessing.process")
+    if multiprocessing is not None and getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise Misuse(
+            "a worker process has imported the program's main module, which opened an engine: let it do so only under "
+            '`if __name__ == "__main__":`'
+        )
+
+
+__all__ = ["Executor"]

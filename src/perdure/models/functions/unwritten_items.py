@@ -1,0 +1,92 @@
+"""Unwritten items: what a step has appended to streams of its run, and what is not durable yet."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage]
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+from msgspec import Struct
+
+from perdure.errors import QueueFull
+from perdure.kernel.records import StreamItem
+from perdure.values.checks import checked_text
+from perdure.values.json import to_text
+
+# How many bytes of one step may wait to be written. An item counts with its text and an overhead.
+UNWRITTEN_BYTES_MAX: Final = 8 * 1024 * 1024
+ITEM_OVERHEAD_BYTES: Final = 200
+_OP_BYTES_MAX: Final = 1024 * 1024
+
+
+def item_text(stream: str, value: Any, payload_max: int) -> str:
+    """Return an item as JSON. Raises UnstorableValue, and InvalidArguments for the stream's name."""
+    checked_text(stream, "a stream's name")
+    return to_text(value, f"an item of stream {stream!r}", payload_max)
+
+
+class Word(Struct, eq=False):
+    """An item. `written` is done when the item is durable or no longer matters."""
+
+    item: StreamItem
+    size: int
+    written: Future[None]
+
+
+class Speaker:
+    """The items of one step that are not written yet."""
+
+    __slots__ = ("_room", "_unwritten_bytes", "is_sending", "last", "words")
+
+    def __init__(self) -> None:
+        self._room = threading.Condition()
+        self._unwritten_bytes = 0
+        self.words: deque[Word] = deque()
+        self.last: Future[None] | None = None  # `written` of the last item
+        self.is_sending = False
+
+    def enter(self, size: int, loop: asyncio.AbstractEventLoop, stream: str) -> None:
+        """Count an item that is about to be written. A thread waits until there is room. Raises QueueFull in a
+        coroutine if there is none."""
+        with self._room:
+            while self._unwritten_bytes and self._unwritten_bytes + size > UNWRITTEN_BYTES_MAX:
+                if _get_running_loop() is not None:
+                    raise QueueFull(
+                        f"more than {UNWRITTEN_BYTES_MAX:,} bytes of this step wait to be written to streams: now and "
+                        "then `await current_step().flush()`, to go no faster than the store does",
+                        stream=stream,
+                    )
+                self._room.wait(1)
+                if loop.is_closed():  # No more items are written, so there will be no room.
+                    break
+            self._unwritten_bytes += size
+
+    def leave(self, words: Sequence[Word]) -> None:
+        """Mark items as written, or as never to be written."""
+        with self._room:
+            self._unwritten_bytes -= sum(word.size for word in words)
+            self._room.notify_all()
+        for word in words:
+            word.written.set_result(None)
+
+    def next(self) -> list[Word]:
+        """Return the items for the next op."""
+        words: list[Word] = []
+        size = 0
+        while self.words and size < _OP_BYTES_MAX:
+            words.append(self.words.popleft())
+            size += words[-1].size
+        return words
+
+    def discard_pending(self) -> tuple[StreamItem, ...]:
+        """Discard the items that are not on their way to the store yet, and return them."""
+        words, self.words = self.words, deque()
+        self.leave(list(words))
+        return tuple(word.item for word in words)
+
+
+__all__ = ["ITEM_OVERHEAD_BYTES", "UNWRITTEN_BYTES_MAX", "Speaker", "Word", "item_text"]

@@ -1,0 +1,29 @@
+"""Events that wait to be read, and dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from perdure.kernel.records import DeadLetter, Event
+
+
+class EventStore(Protocol):
+    """Events and dead letters."""
+
+    async def sent(self, keys: Sequence[str]) -> dict[str, str]:
+        """Return the events that were sent with these keys: key -> event id."""
+
+    async def spreading(self) -> list[str]:
+        """Return retained events that have not yet reached all runs that waited for them when they were sent."""
+
+    async def events(self, *, name: str | None = None, run_id: str | None = None, limit: int = 100) -> list[Event]:
+        """Return events that wait to be read, in the order of sending: those of a run, or (None) those in queues."""
+
+    async def dead_letters(
+        self, *, name: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[DeadLetter]:
+        """Return dead letters by id, strictly after one."""
+
+    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
+        """Return one dead letter."""

@@ -1,0 +1,43 @@
+"""Unique ids."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Protocol
+
+
+class Ids(Protocol):
+    """Makes unique ids: of runs, events and engines."""
+
+    def __call__(self, now: int, /) -> str: ...
+
+
+def new_id(now: int) -> str:
+    """Return a UUIDv7: 48 bits of milliseconds, then randomness. Ids made later sort later, to the millisecond."""
+    time = f"{now // 1000:012x}"
+    try:
+        return f"{time[:8]}-{time[8:]}-{_CHANCES.pop()}"
+    except IndexError:
+        # Asking the system for the randomness of each id alone would take longer than all the rest. Other threads may
+        # fill the list meanwhile.
+        drawn = os.urandom(10 * _CHANCES_DRAWN).hex()
+        _CHANCES.extend([_chance(drawn[start : start + 20]) for start in range(0, len(drawn), 20)])
+        return new_id(now)
+
+
+def derived_id(now: int, seed: str) -> str:
+    """Return an id like `new_id`, always the same one for the same time and seed."""
+    time = f"{now // 1000:012x}"
+    return f"{time[:8]}-{time[8:]}-{_chance(hashlib.sha256(seed.encode()).hexdigest()[:20])}"
+
+
+def _chance(digits: str) -> str:
+    return f"7{digits[:3]}-{_VARIANT[digits[3]]}{digits[4:7]}-{digits[7:19]}"
+
+
+_CHANCES: list[str] = []  # the random ends of the next ids; each is used once
+_CHANCES_DRAWN = 256
+os.register_at_fork(after_in_child=_CHANCES.clear)
+
+_VARIANT = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}  # its two highest bits are 10

@@ -1,0 +1,14 @@
+"""What is forgotten."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class RetentionStore(Protocol):
+    """What is forgotten."""
+
+    async def purge(self, *, at: int, keys_before: int, limit: int) -> int:
+        """Remove up to `limit` of each: expired events, keys and replies from before a time, and engines that have been
+        dead for a day (ENGINES_KEPT_US). An engine that owns a run, or that was the last to have some code, is kept.
+        Return how many rows were removed."""

@@ -1,0 +1,47 @@
+"""Tasks: reading and claiming them, and renewing their leases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from perdure.kernel.tasks import Task
+from perdure.ports.runs import Within
+
+
+class TaskFilter(Struct, frozen=True, kw_only=True):
+    """Which tasks to list: all that match every given field, by id, strictly after `after`. An open task whose lease
+    has not passed at `at` counts as claimed, otherwise as open. With `within`, only tasks of these runs are listed."""
+
+    queue: str | None = None
+    kind: str | None = None
+    run_id: str | None = None
+    status: str | None = None  # open | claimed | answered | withdrawn
+    at: int = 0
+    within: Within | None = None
+    after: str | None = None
+    limit: int = 100
+
+
+class TaskStore(Protocol):
+    """Tasks."""
+
+    async def tasks(self, wanted: TaskFilter) -> list[Task]:
+        """Return tasks by keyset."""
+
+    async def load_tasks(self, ids: Sequence[str]) -> dict[str, Task]:
+        """Return tasks by id, in one query. Unknown ids are absent. An empty list makes no query."""
+
+    async def claim_tasks(
+        self, *, queue: str, worker: str, lease_us: int, at: int, limit: int, actor: str = ""
+    ) -> list[Task]:
+        """Give up to `limit` open tasks of a queue that no worker has at `at` to a worker, by id. No task is given to
+        two workers."""
+
+    async def renew_lease(
+        self, *, task_id: str, worker: str, at: int, details: str | None = None, actor: str = ""
+    ) -> bool:
+        """Lengthen a worker's lease. Return whether the worker has the task, and the task is open. With `details` None,
+        the stored details are unchanged."""

@@ -1,0 +1,79 @@
+"""The write-ahead log as a file: whether it belongs to its database.
+
+SQLite does not check that. It takes a log from another time for the newest commits. Then older pages replace newer ones
+in the database file, and nothing can tell them apart any more.
+
+Everything is read through SQLite. A process that has the database open must never close a file descriptor of its own on
+the database or on the index of its log: the system would drop all locks that SQLite has on that file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from perdure.storage.sqlite.queries import QUERIES
+
+_LOG_HEADER_BYTES: Final = 32
+_TRIES: Final = 3
+
+_ENGINES_MAX: Final = 1000
+
+
+def is_log_outdated(path: Path) -> bool:
+    """Whether the database file has commits that disappear when it is read with its log.
+
+    Then the log is from another time, or from another database, or was cut after a checkpoint. Every commit is in the
+    log first, so a log that belongs to its file is never behind.
+
+    Changes nothing. Returns False if the files cannot be compared.
+    """
+    # Another process may make a checkpoint at this moment, so the comparison is repeated. An outdated log stays
+    # outdated.
+    return all(_is_behind(path) for _ in range(_TRIES))
+
+
+def _is_behind(path: Path) -> bool:
+    log = path.with_name(f"{path.name}-wal")
+    try:
+        if log.stat().st_size <= _LOG_HEADER_BYTES:
+            return False
+        file = _standing(path, "immutable=1")  # reads the file alone, as if there were no log
+        both = _standing(path, "mode=ro")  # makes no checkpoint when it is closed
+    except (OSError, sqlite3.Error):
+        return False
+    return both.is_behind(file)
+
+
+class _Standing(NamedTuple):
+    """How far a database is: numbers that only grow."""
+
+    number: int
+    engines: dict[int, tuple[object, int]]  # by epoch: the id, and the number of the last batch
+
+    def is_behind(self, other: _Standing) -> bool:
+        newest = max(other.engines, default=0)
+        if self.number < other.number or max(self.engines, default=0) < newest:
+            return True
+        oldest = min(other.engines) if len(other.engines) == _ENGINES_MAX else 0
+        for epoch, (engine_id, batch) in self.engines.items():
+            # Epochs are given in order. So an engine whose epoch is in the other's range, but which the other does not
+            # know, was forgotten there.
+            if oldest <= epoch <= newest:
+                other_id, other_batch = other.engines.get(epoch, (None, 0))
+                if engine_id != other_id or batch < other_batch:
+                    return True
+        return False
+
+
+def _standing(path: Path, how: str) -> _Standing:
+    """Read how far a database is. Raises sqlite3.Error, also if the tables are not there yet."""
+    with closing(sqlite3.connect(f"{path.as_uri()}?{how}", uri=True, isolation_level=None)) as connection:
+        connection.text_factory = bytes
+        connection.execute("begin")
+        numbers = connection.execute(QUERIES["last_number"]).fetchall()
+        engines = connection.execute(QUERIES["newest_engines"], {"limit": _ENGINES_MAX}).fetchall()
+    number = numbers[0][0] if len(numbers) == 1 and isinstance(numbers[0][0], int) else 0
+    return _Standing(number, {epoch: (id, batch if isinstance(batch, int) else 0) for epoch, id, batch in engines})

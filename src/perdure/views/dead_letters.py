@@ -1,0 +1,43 @@
+"""Dead letters: events that their run did not read before it ended, or could not read."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+
+from perdure.kernel.records import DeadLetter
+from perdure.ports import Codec
+from perdure.views.values import shown_time, shown_value
+
+
+class DeadLetterView(Struct, frozen=True, kw_only=True):
+    """An event whose run ended before it read the event. If `reason` is set, the event did not fit the class that its
+    run waited with: then `target_status` is "misfit", and `target_ended_at` is when the run found that out."""
+
+    id: str
+    name: str
+    value: Any
+    to: str
+    target_status: str
+    target_ended_at: datetime
+    sent_at: datetime
+    reason: str = ""
+
+
+def dead_letter_view(letter: DeadLetter, codec: Codec) -> DeadLetterView:
+    """Return a dead letter with its value decoded."""
+    return DeadLetterView(
+        id=letter.id,
+        name=letter.name,
+        value=shown_value(letter.value, codec, f"dead_letters.value of row {letter.id!r}"),
+        to=letter.run_id,
+        target_status="misfit" if letter.reason else letter.status,
+        reason=letter.reason,
+        target_ended_at=shown_time(letter.ended_at),
+        sent_at=shown_time(letter.at),
+    )
+
+
+__all__ = ["DeadLetterView", "dead_letter_view"]

@@ -1,0 +1,39 @@
+"""Engines and clients that share a store, and the code that each engine has."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from msgspec import Struct
+
+from perdure.kernel.cooperation import VERSION_SEPARATOR, read_version
+from perdure.kernel.records import Engine
+from perdure.views.values import shown_time
+
+
+class EngineView(Struct, frozen=True, kw_only=True):
+    """An engine or a client that is alive. `workflows` has the name and version of each workflow, and the name and
+    topic of each operation, that the engine has the code of; a client has none. `versions` has the name, the topic and
+    the version of the operations that have a version."""
+
+    id: str
+    host: str
+    pid: int
+    workflows: list[tuple[str, str]]
+    started_at: datetime
+    versions: list[tuple[str, str, str]] = []
+
+
+def engine_view(engine: Engine) -> EngineView:
+    """Return an engine as it has registered."""
+    return EngineView(
+        id=engine.id,
+        host=engine.host,
+        pid=engine.pid,
+        workflows=[*dict.fromkeys((name, read_version(version)[0]) for name, version in engine.workflows)],
+        versions=[(name, *read_version(version)) for name, version in engine.workflows if VERSION_SEPARATOR in version],
+        started_at=shown_time(engine.started_at),
+    )
+
+
+__all__ = ["EngineView", "engine_view"]

@@ -1,0 +1,86 @@
+"""Stored values, failures and times as views show them. A damaged value is shown as one, and hides nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from perdure.errors import RowDamaged
+from perdure.kernel.failures import Failure
+from perdure.kernel.invariants import TIME_MAX, TIME_MIN
+from perdure.ports import Codec
+from perdure.values.times import to_datetime
+
+
+class Unreadable(Struct, frozen=True):
+    """Stands in a view for a stored value that is not JSON, or that the codec cannot decode. `damaged` says why."""
+
+    damaged: str
+
+
+def plain_value(text: str | None, codec: Codec, place: str) -> Any:
+    """Return a stored payload as plain JSON values. `place` names its column and row. Raises RowDamaged."""
+    if isinstance(found := shown_value(text, codec, place), Unreadable):
+        raise RowDamaged(found.damaged)
+    return found
+
+
+def shown_value(text: str | None, codec: Codec, place: str) -> Any:
+    """Return a stored payload as plain JSON values, or Unreadable. For lists, which one bad value must not break."""
+    try:
+        return None if text is None else msgspec.json.decode(codec.decode(text))
+    except Exception as error:  # noqa: BLE001 - a codec is the user's and may raise anything
+        return Unreadable(unreadable(place, text, error))
+
+
+def unreadable(place: str, text: str | None, error: Exception) -> str:
+    """Return the message about a stored value that cannot be read."""
+    return (
+        f"the store is damaged: {place} cannot be read ({error}): {text!r:.80}; correct the row, or restore it from a"
+        " backup"
+    )
+
+
+def stored_failure(text: str | None, place: str) -> Failure | None:
+    """Return a failure that is stored as JSON, or one that says that it cannot be read."""
+    return shown_failure(lambda: None if text is None else msgspec.json.decode(text, type=Failure), place)
+
+
+def shown_failure(read: Callable[[], Failure | None], place: str) -> Failure | None:
+    """Return the failure that `read` gives, or one that says that it cannot be read."""
+    try:
+        return read()
+    except Exception as error:  # noqa: BLE001 - as above
+        return damaged_failure(f"{place} cannot be read ({error})")
+
+
+def damaged_failure(what: str) -> Failure:
+    """Return a failure that says which part of the store is damaged."""
+    return Failure(type="perdure.errors:RowDamaged", message=f"the store is damaged: {what}")
+
+
+def shown_time(at: int) -> datetime:
+    """Return a stored time as a datetime. A number beyond the range of datetime gives the first or the last one."""
+    return to_datetime(min(max(at, TIME_MIN), TIME_MAX))
+
+
+def optional_time(at: int | None) -> datetime | None:
+    """Return a stored time that may be missing."""
+    return None if at is None else shown_time(at)
+
+
+__all__ = [
+    "Unreadable",
+    "damaged_failure",
+    "optional_time",
+    "plain_value",
+    "shown_failure",
+    "shown_time",
+    "shown_value",
+    "stored_failure",
+    "unreadable",
+]
