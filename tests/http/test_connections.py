@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import msgspec
 import pytest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -126,6 +127,17 @@ async def test_a_head_that_is_too_large_is_refused_also_if_it_comes_whole() -> N
         reader, _ = await here.connect(head_of(60_000) + HEAD + b"connection: close\r\n\r\n")
         assert (await ended(reader)).count(b"HTTP/1.1 200") == 2
         assert await here.is_alive()
+
+
+async def test_a_head_that_is_a_little_too_large_is_told_so_as_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With httptools, which does not bound a head by itself."""
+    monkeypatch.setattr(server, "protocol", partial(connections.limited, HttpToolsProtocol))
+    async with site(FOR_EVER) as here:
+        reader, _ = await here.connect(head_of(66_000)[:-2])
+        head, _, body = (await ended(reader)).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 431")
+        assert b"content-type: application/problem+json" in head
+        assert msgspec.json.decode(body)["code"] == "head_too_large"
 
 
 async def test_a_head_that_comes_while_another_is_answered_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:

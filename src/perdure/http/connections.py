@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import h11
 from msgspec import Struct
 
+from perdure.http.problems import MEDIA_TYPE, OWN, Refused, encoded, own
 from perdure.values.arguments import check_fields
 
 log = logging.getLogger("perdure.http")
@@ -27,7 +28,12 @@ _FILES_SPARE: Final = 64  # for the process itself: the store, logs, modules tha
 _CONNECTIONS_MIN: Final = 16
 _PIECE_BYTES: Final = 8 * 1024
 _HEAD_END: Final = re.compile(rb"\n\r?\n")
-_TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+_TOO_LARGE: Final = encoded(own(Refused("head_too_large", OWN["head_too_large"][1])))
+_TOO_LARGE_ANSWER: Final = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"content-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
+    % (MEDIA_TYPE.encode(), len(_TOO_LARGE), _TOO_LARGE)
+)
 _NOISY: Final = {
     "uvicorn.error": ("Invalid HTTP request received", "Unsupported upgrade request", "No supported WebSocket"),
     "asyncio": ("socket.accept() out of system resource",),
@@ -171,7 +177,7 @@ class _Limited(_Protocol):
         # A head that arrives while the previous request is being answered counts too.
         self._head_bytes = self._head_bytes + len(piece) if cycle is before and self._is_in_head() else 0
         if self._head_bytes > self._connections.limits.head_bytes_max:
-            self._refuse_head(_TOO_LARGE if is_answered else b"")
+            self._refuse_head(_TOO_LARGE_ANSWER if is_answered else b"")
 
     def _is_in_head(self) -> bool:
         """Whether the parser waits for a head, or has read only a part of it."""
@@ -192,7 +198,7 @@ class _Limited(_Protocol):
             early: bytes = conn.trailing_data[0]
             bytes_max = self._connections.limits.head_bytes_max
             if len(early) > bytes_max and _HEAD_END.search(early, 0, bytes_max) is None:
-                self._refuse_head(_TOO_LARGE)
+                self._refuse_head(_TOO_LARGE_ANSWER)
                 return
         self._enter("")
         self._connections.waits(self, for_head=True)  # From now on it may be closed if there are too many connections.

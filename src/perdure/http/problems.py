@@ -65,6 +65,7 @@ OWN: Final[dict[str, tuple[int, str]]] = {
     "precondition_required": (428, 'the request must name a version: If-Match with the ETag, or "*" for any'),
     "too_many_requests": (429, "too many requests: Retry-After says when to try again"),
     "too_many_streams": (429, "too many streams are open: Retry-After says when to try again"),
+    "head_too_large": (431, "the path, the parameters and the headers together are larger than the server accepts"),
     "internal": (500, "a bug in the server: its log has the details"),
 }
 _OWN_BY_STATUS: Final = {
@@ -235,7 +236,9 @@ HANDLERS: Final[dict[int | type[Exception], Any]] = {
 }
 
 # Errors that any request may get.
-_ALWAYS: Final = ("invalid_request", "unauthenticated", "forbidden", "local_only", "too_many_requests")
+_ALWAYS: Final = (
+    "invalid_request", "unauthenticated", "forbidden", "local_only", "too_many_requests", "head_too_large"
+)  # fmt: skip
 _STORE: Final = (errors.StoreUnavailable, errors.EngineStopped)
 _CHANGING: Final = ("origin_refused", "body_too_large", "unsupported_media_type")
 
