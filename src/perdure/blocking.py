@@ -89,8 +89,8 @@ class Blocking(Generic[C]):
     def __call__(self, coroutine: Coroutine[Any, Any, T], *, timeout: Duration | None = None) -> T:
         """Wait for a coroutine of the client, or of a run's handle, and return its result. Raises what it raises.
 
-        Raises TimeoutError after `timeout`, which does not include the time to open. After that, or after Ctrl-C, the
-        request may still be carried out: with an id or a key it can be sent again.
+        Raises TimeoutError after `timeout`. The time to open the client does not count. After a timeout or Ctrl-C the
+        request may still be carried out. If the request has an id or a key, you can send it again.
         """
         try:
             _check_waitable(coroutine)

@@ -43,7 +43,7 @@
     │   ├── HttpFailed                       a server answered with an error status, or not at all
     │   ├── McpFailed                        a tool of an MCP server failed, or was not called
     │   ├── LlmFailed                        a model's server gave no usable answer; another attempt may get one
-    │   │   ├── LlmRefused                   … and another attempt would get none either
+    │   │   ├── LlmRefused                   a model's server gave no usable answer, and another attempt would get none
     │   │   ├── LlmTruncated                 the answer was cut off at its maximum of tokens
     │   │   └── LlmOutputInvalid             the answer does not fit its schema, after all repairs
     │   ├── GraphFailed                      a graph cannot go on
@@ -56,7 +56,7 @@
     │   │   └── GraphTimedOut (TimeoutError) a node or the run took too long
     │   ├── ScopeFailed                      a hierarchy of operations, or a part of it, failed
     │   └── StepFailed                       a step failed with something that cannot be rebuilt
-    │       ├── MaxRetriesExceeded           … after all its attempts
+    │       ├── MaxRetriesExceeded           a step failed after all its attempts
     │       ├── StepTimedOut (TimeoutError)  an attempt, or all of them, took too long, or sent no heartbeat
     │       └── StepProcessDied              the worker process that ran an attempt died
     ├── StoreError                  the store did not do what was requested

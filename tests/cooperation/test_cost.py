@@ -317,7 +317,7 @@ async def test_what_the_last_level_did_can_be_undone_with_an_emission(source: St
 
 
 async def test_a_hierarchy_has_at_least_one_level() -> None:
-    with pytest.raises(InvalidArguments, match="hierarchy_levels_max is at least 1"):
+    with pytest.raises(InvalidArguments, match="hierarchy_levels_max must be at least 1"):
         Engine("memory://", workflows=[], limits=Limits(hierarchy_levels_max=0))
 
 

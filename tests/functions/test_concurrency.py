@@ -262,5 +262,5 @@ async def test_a_thousand_steps_that_were_given_up_while_they_waited_are_forgott
 @pytest.mark.parametrize("bound", ["steps_max", "processes_max"])
 async def test_a_bound_of_nothing_is_refused(bound: str) -> None:
     bounds: dict[str, Any] = {bound: 0}
-    with pytest.raises(InvalidArguments, match=f"{bound} is at least 1, not 0"):
+    with pytest.raises(InvalidArguments, match=f"{bound} must be at least 1, not 0"):
         Limits(**bounds)

@@ -187,7 +187,7 @@ def test_what_an_expression_is(source: str, value: Any) -> None:
         ("timestamp('2030-01-01')", "is no time"),
         ("timestamp('9999-12-31T23:59:59Z') + duration('1s')", "out of range"),
         ("timestamp('2030-01-01T00:00:00Z').getHours('Europe/Berlin')", "a time zone is an offset from UTC"),
-        ("duration('1d')", "is no duration"),
+        ("duration('1d')", "is not a duration"),
         ("duration('9999999999h')", "longer than 10,000 years"),
         ("size(1)", "No such overload"),
         ("[1, 'a'].sort()", "No such overload: sort"),

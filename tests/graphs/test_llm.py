@@ -223,12 +223,12 @@ async def test_each_branch_asks_for_itself(source: StoreSource, llmock: LLMock) 
 async def test_a_missing_variable_is_an_error_that_names_it_and_its_template(llmock: LLMock) -> None:
     error = await failure(asking("Hello\nDear {{ input.name }}"), input={"nam": "Ada"})
     assert isinstance(error, TemplateFailed)
-    assert str(error) == "graph 'asking', node 'ask', prompt, line 2: 'input.name' is not there"
+    assert str(error) == "graph 'asking', node 'ask', prompt, line 2: 'input.name' is not defined"
     assert error.variable == "input.name"
     error = await failure(
         asking("Hello", system="{% for x in input.list %}{{ x.name }}{% endfor %}"), input={"list": [1]}
     )
-    assert str(error) == "graph 'asking', node 'ask', system, line 1: 'x.name' is not there"
+    assert str(error) == "graph 'asking', node 'ask', system, line 1: 'x.name' is not defined"
     assert llmock.requests == []
 
 
@@ -450,7 +450,7 @@ async def test_silence_is_an_error_that_says_what_to_do(llmock: LLMock) -> None:
     llmock.stall(after_chunks=2, seconds=3600)
     error = await failure(asking(stream="tokens", stall_timeout=0.2, retry=Retry.never()))
     assert type(error) is LlmFailed
-    assert "nothing was sent for 0.2 s" in str(error)
+    assert "the server sent nothing for 0.2 s" in str(error)
     assert "a longer stall_timeout" in str(error)
 
 

@@ -162,5 +162,5 @@ def test_what_is_wrong_with_a_policy_is_said_with_its_place(retry: str, why: str
 
 
 def test_a_policy_says_what_backoffs_there_are() -> None:
-    with pytest.raises(InvalidDefinition, match="backoff is one of none, linear, exponential"):
+    with pytest.raises(InvalidDefinition, match="backoff must be one of none, linear, exponential"):
         Retry(backoff="square")  # type: ignore[arg-type]

@@ -98,7 +98,7 @@ async def test_otherwise_the_token_ends(source: StoreSource) -> None:
     [
         ("input.missing == 1", "there is no 'missing'"),
         ("input.missing", "there is no 'missing' in input"),
-        ("input.size", "a condition is true or false, not 3"),
+        ("input.size", "a condition must be true or false, not 3"),
         ("input.size > 'x'", "No such overload"),
         ("input.size / 0 == 1", "division by zero"),
     ],

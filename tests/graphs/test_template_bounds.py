@@ -133,7 +133,7 @@ def test_what_is_counted_is_written_as_it_was(source: str, text: str) -> None:
     "filtered", ["x|tojson", "x|replace('a', 'b')", "[x]", "x|list", "'a' ~ x", "x == 1", "1 in x"]
 )
 def test_what_is_missing_is_missed_by_every_filter_and_operator(filtered: str) -> None:
-    with pytest.raises(TemplateFailed, match=r"prompt, line 1: 'x' is not there") as failed:
+    with pytest.raises(TemplateFailed, match=r"prompt, line 1: 'x' is not defined") as failed:
         rendered("{{ " + filtered + " }}")
     assert failed.value.variable == "x"
 
@@ -145,7 +145,7 @@ def test_ten_thousand_items_are_sorted_filtered_and_joined() -> None:
 
 
 def test_what_is_missing_in_a_loop_is_named_though_loops_are_counted() -> None:
-    with pytest.raises(TemplateFailed, match=r"line 2: 'i\.nope' is not there") as failed:
+    with pytest.raises(TemplateFailed, match=r"line 2: 'i\.nope' is not defined") as failed:
         rendered("Ä\n{% for i in x %}ü{% for j in x %}{{ i.nope }}{% endfor %}{% endfor %}", x=[{"a": 1}])
     assert failed.value.variable == "i.nope"
 

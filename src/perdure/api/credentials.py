@@ -70,8 +70,8 @@ class Credentials:
         return self._session.codec
 
     def now(self) -> int:
-        """Return the time that decides what has expired, in microseconds. All servers on a shared database have the
-        same."""
+        """Return the current time in microseconds. It decides whether a token or a session has expired. All servers on
+        a shared database use the same clock."""
         return self._session.clock.now()
 
     # Tokens.

@@ -151,7 +151,7 @@ async def _run_of(session: Session, run_id: str, graph: Graph[Any, Any]) -> Run:
     """Return a run of a graph that was handed in. Raises RunNotFound, Misuse."""
     run = await _stored_run(session, run_id)
     if (graph.name, graph.version) != (run.workflow, run.workflow_version) or graph.model != "graph":
-        raise Misuse(f"run {run_id!r} is of {named(run.workflow, run.workflow_version)}, not of {graph!r}")
+        raise Misuse(f"run {run_id!r} is a run of {named(run.workflow, run.workflow_version)}, not of {graph!r}")
     return run
 
 

@@ -113,8 +113,9 @@ class Topics:
         rolls back at its next step boundary. Runs that are emitted with it later roll back before their first step.
         Returns False if the token was cancelled before: then the first reason counts.
 
-        Once this has returned, no further step of these runs begins on any engine. If this process dies before, the
-        cancellation counts if it was stored; then another engine notifies the runs. Raises InvalidArguments.
+        Once this has returned, no further step of these runs begins on any engine. If this process dies before that,
+        the cancellation still takes effect if it was already stored: another engine then notifies the runs. Raises
+        InvalidArguments.
         """
         return await cancel_token(self._session, token, reason=reason, actor=actor)
 

@@ -13,7 +13,7 @@ def checked_within(within: object) -> Within | None:
     if within is None:
         return None
     if not isinstance(within, Within):
-        raise InvalidArguments(f"within is a Within(workflows=…, tags=…), not {shown(within)}")
+        raise InvalidArguments(f"within must be a Within(workflows=…, tags=…), not {shown(within)}")
     checked_texts(within.workflows, "a workflow's name")
     for pair in within.tags:
         checked_texts(pair, "a tag")

@@ -13,8 +13,8 @@ from perdure.kernel.ops import Op
 
 
 class Callback:
-    """A reply that calls a function instead of completing a future: with the value and None, or with None and the
-    error. It calls once."""
+    """A reply that calls a function instead of completing a future. The function gets the value and None, or None and
+    the error. It is called once."""
 
     __slots__ = ("_call",)
 

@@ -77,7 +77,7 @@ class Oidc:
     def __post_init__(self) -> None:
         for what, url in (("issuer", self.issuer), ("redirect_uri", self.redirect_uri)):
             if not _is_safe(url):
-                raise InvalidArguments(f"{what} must be an https URL, or one of this machine, not {url!r:.200}")
+                raise InvalidArguments(f"{what} must be an https URL, or an http URL of localhost, not {url!r:.200}")
         if not self.client_id or "openid" not in self.request:
             raise InvalidArguments("Oidc() needs a client_id, and `openid` in request")
         if not timedelta(0) < span_of(self.lasts, "lasts") <= LASTS:

@@ -188,8 +188,9 @@ def settle(
     """Give unread events to open positions; return the events that have won. The position that was opened first comes
     first, and gets the earliest sent event that it accepts.
 
-    `anew` are the waits that were just added, if nothing else has changed but that events were `freed`. Then only the
-    positions of `anew` can be won by any event, and other positions by the freed events.
+    `anew` are the waits that were just added. Pass them only if nothing else has changed, except that the `freed`
+    events became unread again. Then any unread event can win a position of `anew`, but only a freed event can win
+    another position.
     """
     if not mailbox.unread or not mailbox.open or (anew == () and not freed):
         return mailbox, []

@@ -274,8 +274,8 @@ class Wake(Op, frozen=True, kw_only=True, gc=False):
 
 
 class CheckFence(Op, frozen=True, kw_only=True, gc=False):
-    """Commit even if there is nothing to write: that shows whether this engine may still write. An `error` is the reply
-    to the sender."""
+    """Commit even if there is nothing to write: that shows whether this engine may still write. If `error` is set, the
+    reply is an EngineBug with this text."""
 
     error: str = ""
 
@@ -368,22 +368,26 @@ class Resume(Op, frozen=True, kw_only=True, gc=False):
 class Notify(Op, frozen=True, kw_only=True, tag="Tell", gc=False):
     """Notify an operation's run of something that is in its rows already or comes with this very commit.
 
-    - "news": a child has something to report, which `about` has for the model. `child` is its id if it has ended
+    - "news": a child has something to report. `about` is the report, for the model. If the child has ended, `child` is
+      the child's id
     - "ask": the run is to give up, and so are the runs below it
     - "undo": if the run has succeeded, its work is to be undone; otherwise the run is to give up
-    - "join": a handler that was registered since may handle what the run waits for
-    - "stop": the operation that called this run, a function or a graph, gives up
+    - "join": a handler that was registered after the run emitted may handle a message that the run waits for
+    - "stop": the run is a function or a graph that an operation called, and that operation gives up
     - "fence": nothing. The answer shows that the run's owner has decided everything that was sent to it before
 
-    A called run gets no "news". It ends with "stop", from its caller, or with an "ask" that has a `call_failure`: the
-    failure that called runs below a cancelled run end with. An "ask" with a `call_failure` ends a called run in the
-    commit that decides it, before its caller has read anything. It is not passed on below a run that is rolling back,
-    since the calls of that run are compensations. A called run whose caller decides by itself which reasons to obey
+    A called run gets no "news". It ends with a "stop" from its caller, or with an "ask" that has a `call_failure`. The
+    `call_failure` is the failure with which called runs below a cancelled run end. An "ask" with a `call_failure` ends
+    a called run in the
+    commit that decides it, before its caller has read anything. The `call_failure` is not passed on below a run that is
+    rolling back, since the calls of that run are compensations. A called run whose caller decides by itself which
+    reasons to obey
     (APART_TAG) waits for "stop".
 
     If no engine has ever taken the run, an "ask" or an "undo" may bring `refusal`: the rows of a run that never begins.
     With it come the `failure` that the run ends with, and the `answer` for its parent (`parent_id`). `undone_by` is the
-    deadline for the rollback of the run, 0 if there is none: a held run does not know its parent's.
+    deadline for the rollback of the run, 0 if there is none. The op has it because a held run does not know its
+    parent's deadline.
     """
 
     kind: str  # news | ask | undo | join | stop | fence

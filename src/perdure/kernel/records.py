@@ -79,7 +79,7 @@ class Run(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def known_model(self) -> str:
-        """The run's model, or "" if only code of its name can tell.
+        """The run's model, or "" if the row does not say: then only the code that has the run's name can tell.
 
         A run that was started by a name alone is stored as a function with claim 0. A run that is known to be a
         function begins with claim 1. A run that has continued as something else may have another model than it began

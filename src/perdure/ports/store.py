@@ -1,9 +1,9 @@
-"""The store: all slices, one for each noun, and its own opening and closing.
+"""The store protocol: the protocols of all nouns (runs, events, tasks, …) in one, and how a store is opened and closed.
 
 A store raises the errors under StoreError. They mean:
 
 - StoreBusy: nothing was written; the very same batch may be sent again.
-- OutcomeUnknown: the batch may have been committed; sending it again finds out (by its number).
+- OutcomeUnknown: the batch may have been committed; to find out, send it again (the store knows it by its number).
 - CommitRefused: this batch will never be accepted (a constraint, a value the database cannot hold).
 - CommitConflict(run_ids, mail_ids, registry_version): these runs' rows were not as expected, this mail was gone, or the
   handler registry has another version; nothing was written.

@@ -70,7 +70,8 @@ class Environment:
     that calls `await resource(VirtualClock).sleep(…)` sleeps in virtual time.
 
     `restart` kills the engine as a crash of its process would, and opens another on the same data, with other code if
-    you pass some. With a `fault` the engine dies by itself, and `survive` restarts it. Other options are the Engine's.
+    you pass some. With a `fault` the engine dies by itself, and `survive` restarts it. All other options are passed to
+    the Engine.
     """
 
     def __init__(

@@ -79,7 +79,8 @@ def _check_count(name: str, bound: object, *, least: int) -> None:
     if not isinstance(bound, int) or isinstance(bound, bool):
         raise InvalidArguments(f"{name} is a number of things, not {shown(bound)}")
     if not least <= bound <= _COUNT_MAX:
-        raise InvalidArguments(f"{name} is at least {least}, not {shown(bound)}" if bound < least else _TOO_MUCH % name)
+        low = f"{name} must be at least {least}, not {shown(bound)}"
+        raise InvalidArguments(low if bound < least else _TOO_MUCH % name)
 
 
 def _check_seconds(name: str, bound: object) -> None:

@@ -75,7 +75,7 @@ class Retry:
                 "jitter between 0 and 1"
             )
         if self.backoff not in BACKOFFS:
-            raise InvalidDefinition(f"Retry(backoff={self.backoff!r}): backoff is one of {', '.join(BACKOFFS)}")
+            raise InvalidDefinition(f"Retry(backoff={self.backoff!r}): backoff must be one of {', '.join(BACKOFFS)}")
         lists: tuple[tuple[str, object], ...] = (("retry_on", self.retry_on), ("give_up_on", self.give_up_on))
         for name, classes in lists:
             if not isinstance(classes, tuple) or not all(isinstance(one, type) for one in classes):

@@ -50,8 +50,8 @@ class StepJob(Protocol):
 class Carriers:
     """Runs async steps.
 
-    Before a step begins, the fence check says whether its run surely still belongs to this engine. If that is not sure,
-    the store is asked, and steps of runs that no longer belong to this engine are dropped.
+    Before a step begins, the fence check says whether its run certainly still belongs to this engine. If that is not
+    certain, the store is asked, and steps of runs that no longer belong to this engine are dropped.
     """
 
     def __init__(self, proof: Proof) -> None:

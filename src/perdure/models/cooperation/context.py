@@ -132,7 +132,7 @@ def check_name(name: object, of: str, chars_max: int) -> None:
     """Raise InvalidArguments for a name that not every store can hold."""
     if not isinstance(name, str) or not 0 < len(name) <= chars_max or _UNSTORABLE.search(name) is not None:
         raise InvalidArguments(
-            f"the name of {of} is a text of 1 to {chars_max} characters, without NUL and lone surrogates, not "
+            f"the name of {of} must be a text of 1 to {chars_max} characters, without NUL and lone surrogates, not "
             f"{shown(name)}"
         )
 

@@ -241,8 +241,8 @@ class OperationRunner:
     # The draft as parts of an op.
 
     def added(self, draft: Draft, now: int) -> Pieces[Cooperation]:
-        """Return the rows to store. If they contain emissions or late runs, they name the registry's version that these
-        went by."""
+        """Return the rows to store. If they contain emissions or late runs, they also name the version of the handler
+        registry from which the handlers were read."""
         messages: list[MessageRow] = []
         for start, part in parts(draft.messages) if draft.messages else ():
             if start:

@@ -215,7 +215,7 @@ def where_of(where: Mapping[str, Any] | None, what: str) -> tuple[tuple[str, str
     fields = fields_of({name: part for name, part in plain.items() if _is_storable(part)})
     if missing := sorted(set(where) - set(fields)):
         raise InvalidArguments(
-            f"{what}: where can only ask for short texts, numbers, booleans and None; {missing[0]!r} is "
+            f"{what}: `where` can only match short texts, numbers, booleans and None; {missing[0]!r} is "
             f"{where[missing[0]]!r:.80}"
         )
     return tuple(sorted(fields.items()))

@@ -134,7 +134,7 @@ class _Request:
             raise self._failed(f"cannot connect: {self._shown(str(error))}; is base_url right, and is it up?") from None
         except httpx.TimeoutException:
             raise self._failed(
-                f"nothing was sent for {self._stall_s:g} s; if the model takes longer to think, give the node a longer "
+                f"the server sent nothing for {self._stall_s:g} s; if the model takes longer, give the node a longer "
                 "stall_timeout, or a stream"
             ) from None
         except httpx.HTTPError as error:

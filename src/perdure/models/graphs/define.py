@@ -325,8 +325,8 @@ class Graph(Workflow[..., O], Generic[I, O]):
 
     @cached_property
     def outline(self) -> Outline:
-        """Return what runs keep of the definition to notice changes: everything but descriptions, limits and retry
-        policies. Raises InvalidDefinition."""
+        """Return the outline of the definition, which runs keep to notice changes. It covers everything but
+        descriptions, limits and retry policies. Raises InvalidDefinition."""
         return outline_of(self.definition, self._draft_built(), self._draft.usual_name, self.digest)
 
     @property

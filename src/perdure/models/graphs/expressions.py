@@ -120,7 +120,7 @@ class Expression:
         """Evaluate a condition, which must be true or false."""
         value = self.evaluate(context)
         if value is not True and value is not False:
-            raise self._failed(f"a condition is true or false, not {shown(value)}")
+            raise self._failed(f"a condition must be true or false, not {shown(value)}")
         return value
 
     def _follow(self, path: tuple[str, ...], context: Context) -> Any:

@@ -2,7 +2,7 @@
 
 Python, YAML and JSON can express the same definition in several ways: with or without a default, with one source or a
 list of them, with a join's fork or without. All of them have one canonical form. The outline, which runs keep, leaves
-out what may change without changing what runs do next: descriptions, limits, and retry policies.
+out the parts that may change without affecting what a run does next: descriptions, limits, and retry policies.
 """
 
 from __future__ import annotations

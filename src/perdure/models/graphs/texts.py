@@ -190,8 +190,9 @@ def _from_yaml(text: str, place: str) -> tuple[Any, dict[Path, int], list[tuple[
 
 def _loader(yaml: Any, place: str) -> Any:
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        """Refuses duplicate keys, of which YAML's usual readers keep the last, and texts that nest too deep or would be
-        too large with their aliases written out. `1:30` is a text, as in YAML 1.2, and not a number in base 60: the
+        """Refuses duplicate keys: YAML's usual readers keep the last one. Also refuses texts that nest too deep, or
+        that would be too large with their aliases written out. `1:30` is a text, as in YAML 1.2, and not a number in
+        base 60: the
         time to read such a number is quadratic in its digits."""
 
         def __init__(self, text: str) -> None:

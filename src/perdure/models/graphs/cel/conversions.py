@@ -229,7 +229,7 @@ def as_duration(frame: Frame, value: Any) -> timedelta:
     if text == "0":
         return timedelta()
     if not text or at < len(text):
-        raise EvaluationFailed(f"duration: {shown(value)} is no duration as 1h30m or 0.5s is")
+        raise EvaluationFailed(f"duration: {shown(value)} is not a duration; write it as 1h30m or 0.5s")
     if nanoseconds > _DURATION_MAX_S * 1_000_000_000:
         raise EvaluationFailed("an overflow: the duration is longer than 10,000 years")
     return timedelta(microseconds=sign * (nanoseconds // 1_000))

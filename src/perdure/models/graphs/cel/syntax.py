@@ -53,7 +53,7 @@ class Node:
     def __init__(self, *inner: Node) -> None:
         self.depth: int = 1 + max((node.depth for node in inner), default=0)
         if self.depth > DEPTH_MAX:
-            raise SyntaxFailed(f"it nests deeper than {DEPTH_MAX}; have a node before it do a part of it")
+            raise SyntaxFailed(f"the expression nests deeper than {DEPTH_MAX}; compute a part of it in a node before")
 
 
 class Literal(Node):
@@ -217,7 +217,7 @@ class _Parser:
     def expression(self) -> Node:
         self._depth += 1
         if self._depth > DEPTH_MAX:
-            raise SyntaxFailed(f"it nests deeper than {DEPTH_MAX}; have a node before it do a part of it")
+            raise SyntaxFailed(f"the expression nests deeper than {DEPTH_MAX}; compute a part of it in a node before")
         test = self._operators()
         if self._takes("?"):
             yes = self._operators()

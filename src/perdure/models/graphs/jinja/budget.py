@@ -41,7 +41,7 @@ class Undefined:
         self.line = line
 
     def failure(self) -> RenderingFailed:
-        return RenderingFailed(f"{self.source!r} is not there", line=self.line, variable=self.source)
+        return RenderingFailed(f"{self.source!r} is not defined", line=self.line, variable=self.source)
 
 
 class Frame:

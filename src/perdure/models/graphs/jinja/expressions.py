@@ -481,7 +481,7 @@ def _call(of: Expression, given: list[Expression], named: dict[str, Expression],
     def call(frame: Frame) -> Any:
         function = of(frame)
         if isinstance(function, Undefined):
-            raise RenderingFailed(f"{function.source!r} is not there", line=line, variable=function.source)
+            raise RenderingFailed(f"{function.source!r} is not defined", line=line, variable=function.source)
         if isinstance(function, Fields):
             function = function.call
         if not isinstance(function, Function):

@@ -145,7 +145,7 @@ class Arguments:
             given = {}
         if not isinstance(given, dict):
             raise ExpressionFailed(
-                f"{self._place}: the arguments are an object, by name, not {given!r:.100}", place=self._place
+                f"{self._place}: the arguments must be an object, by name, not {given!r:.100}", place=self._place
             )
         if self._by_name:
             given = {**self._from_input(task.input), **given}
