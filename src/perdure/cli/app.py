@@ -20,6 +20,7 @@ from perdure.cli import (
     doctor,
     engines,
     events,
+    explore,
     graphs,
     migration,
     projects,
@@ -35,7 +36,7 @@ from perdure.cli import (
 
 # Commands of their own: to begin with, to serve, to start runs; and to look after a store.
 COMMANDS = (projects, demo, worker, server, start)
-TOOLS = (doctor, migration, bench)
+TOOLS = (doctor, migration, bench, explore)
 
 # Groups of commands about one noun, in the order that the HTTP API, the dashboard and the docs have too.
 NOUNS = (runs, tasks, artifacts, records, events, dead_letters, topics, engines, definitions, audit, tokens, graphs)

@@ -3,6 +3,8 @@
 - `Environment` is an engine on virtual time that can be killed and restarted.
 - `run_with_crashes` runs a scenario once for each of its commits, and the process dies at that commit.
 - `assert_exactly_once` does the same, and counts what transactional steps have written.
+- `explore` runs a workflow with every crash, failure and cancellation, and reports steps that are not idempotent, code
+  that is not deterministic and compensations that do not undo; `perdure.testing.fixtures` has it for pytest.
 - `YieldPoints` lets two racing ops meet in a chosen order.
 - `check_store` checks the invariants of everything in a store.
 - `perdure.testing.conformance` has the tests that every store must pass.
@@ -12,6 +14,7 @@
 from perdure.testing.clock import VirtualClock
 from perdure.testing.crashes import CrashReport, assert_exactly_once, fresh_urls, run_with_crashes
 from perdure.testing.environment import Environment
+from perdure.testing.explore import Exploration, Finding, StepBroke, explore
 from perdure.testing.faults import CRASH_POINTS, Fault, FaultyStore, Point
 from perdure.testing.invariants import check_store
 from perdure.testing.proxy import StoreProxy
@@ -23,15 +26,19 @@ __all__ = [
     "CRASH_POINTS",
     "CrashReport",
     "Environment",
+    "Exploration",
     "Fault",
     "FaultyStore",
+    "Finding",
     "Point",
+    "StepBroke",
     "StoreProxy",
     "VirtualClock",
     "YieldPoints",
     "assert_exactly_once",
     "assert_readiness_agrees",
     "check_store",
+    "explore",
     "fresh_urls",
     "ready",
     "run_with_crashes",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from itertools import count
 
@@ -117,12 +117,21 @@ class VirtualClock:
             is_step = bool(current_step())
         reached = asyncio.Event()
         timer = call(when, reached.set)
-        self._sleeping_steps += is_step
         try:
-            await reached.wait()
+            with self.step_waits() if is_step else nullcontext():
+                await reached.wait()
         finally:
-            self._sleeping_steps -= is_step
             timer.cancel()
+
+    @contextmanager
+    def step_waits(self) -> Generator[None]:
+        """Let the clock jump while a step waits in this block: the step waits for a test, or for virtual time."""
+        self._sleeping_steps += 1
+        self.changed()
+        try:
+            yield
+        finally:
+            self._sleeping_steps -= 1
 
     @property
     def sleeping_steps(self) -> int:

@@ -214,7 +214,7 @@ class Environment:
         if self.fault is not None:
             inner = FaultyStore(inner, self.fault, self._die)
         self._store = WatchedStore(inner, self._pilot.touch)
-        self.engine = Engine(self._store, workflows=self._workflows, clock=self.clock, **self._options)
+        self.engine = self.new_engine(self._store)
         opening = asyncio.ensure_future(self.engine.open())
         dying = asyncio.ensure_future(self._death.wait())
         try:
@@ -232,6 +232,10 @@ class Environment:
             # The engine died while it recovered the runs of the one before: restart once more.
             with suppress(BaseException):
                 opening.result()
+
+    def new_engine(self, store: Store) -> Engine:
+        """Return the engine of a new process, not opened yet. Subclasses may change it."""
+        return Engine(store, workflows=self._workflows, clock=self.clock, **self._options)
 
     def _die(self) -> None:
         self.kill()
