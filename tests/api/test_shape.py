@@ -22,8 +22,6 @@ LINES_MAX = 70
 # What is larger than it should be, and how large it is. Make it smaller, and its number; add nothing.
 MANY_METHODS: dict[str, int] = {
     "perdure.models.cooperation.host:OperationHost": 46,
-    "perdure.models.graphs.machine:Machine": 50,
-    "perdure.models.graphs.watched:Watched": 42,
 }
 MANY_PARAMETERS: dict[str, int] = {}
 LONG_FUNCTIONS: dict[str, int] = {}

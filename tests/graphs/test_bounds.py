@@ -425,4 +425,4 @@ def test_what_an_edge_that_cancels_costs_does_not_grow_with_the_tokens(monkeypat
         assert decided.cancel == watching  # The one before is ended, and no other.
         watching = [one.id for one in decided.run]
     assert looked == 2_000 - 1
-    assert len(machine.tokens) == 1
+    assert len(machine.tokens.by_id) == 1

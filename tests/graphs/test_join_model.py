@@ -190,7 +190,7 @@ def test_what_a_fork_costs_is_linear_in_its_branches() -> None:
     def work(branches: int) -> int:
         story = Story(branches, 2, None, 1)
         story.lap([(branch, "arrive") for branch in range(branches) for _ in range(2)])
-        return story.machine.work
+        return story.machine.tokens.work
 
     few, many, most = work(10), work(110), work(210)
     assert most - many == many - few

@@ -196,16 +196,16 @@ class Story:
         for key, _ in decided.timers:
             assert key not in self.timers
             self.timers.add(key)
-        assert self.timers == set(self.machine._timed)
+        assert self.timers == set(self.machine._flow.joins.timed)
         for token in decided.run:
             assert token.id not in self.open
             self.open[token.id] = token
             self.ran[token.node] += 1
-        turns = self.machine._turns
-        waiting = {id for id, token in self.machine.tokens.items() if turns is not None and turns.is_waiting(token)}
-        assert set(self.open) == set(self.machine.tokens) - waiting
+        turns, tokens = self.machine.tokens.turns, self.machine.tokens.by_id
+        waiting = {id for id, token in tokens.items() if turns is not None and turns.is_waiting(token)}
+        assert set(self.open) == set(tokens) - waiting
         assert turns is None or sum(token.node.startswith(ALONE) for token in self.open.values()) <= 1
-        assert turns is None or len(turns) <= len(self.machine.tokens)
+        assert turns is None or len(turns) <= len(tokens)
 
 
 @settings(max_examples=200, deadline=None)

@@ -45,6 +45,7 @@ NOT_EVERYWHERE: dict[str, dict[str, str]] = {
     "postgres": {
         "address": "a URL with options",
         "clock": "the server's",
+        "driver": "asyncpg, as types",
         "faults": "what the database's errors mean",
         "hints": "LISTEN and NOTIFY",
         "insertion": "rows in a caller's transaction",

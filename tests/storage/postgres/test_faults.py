@@ -19,7 +19,8 @@ from perdure.kernel.records import Mail
 from perdure.ports import Offer, RunFilter, Store
 from perdure.storage import open_store
 from perdure.storage.postgres import PostgresStore
-from perdure.storage.postgres.connection import Connection, Session
+from perdure.storage.postgres.connection import Session
+from perdure.storage.postgres.driver import Connection
 from perdure.storage.postgres.faults import is_lost
 from perdure.testing.conformance.base import Author, a_run, an_entry, an_event, insert, offers, update, waits_for
 from tests.storage.postgres.meddler import author_on, meddler, until_somebody_waits

@@ -12,7 +12,8 @@ import pytest
 
 from perdure.storage.lists import ways
 from perdure.storage.postgres import PostgresStore, artifacts, cooperation, queries, records, tasks
-from perdure.storage.postgres.connection import Connection, connect
+from perdure.storage.postgres.connection import connect
+from perdure.storage.postgres.driver import Connection
 from perdure.storage.postgres.lists import LISTING, counting, listing
 from perdure.storage.postgres.queries import Query
 from tests.storage.listings import LISTINGS

@@ -16,8 +16,8 @@ import msgspec
 from msgspec import NODEFAULT, Struct
 
 from perdure.models.functions.outlines import Outline
-from perdure.models.graphs.machine import RULES
 from perdure.models.graphs.plan import Plan
+from perdure.models.graphs.rules import RULES
 from perdure.models.graphs.spec import GraphLimits, GraphSpec, MergeSpec
 from perdure.models.graphs.validate import ways_of
 

@@ -1,4 +1,4 @@
-"""How a token is forked: how many branches there are, and which of them have no token yet. Pure.
+"""Forks: how many branches a token is forked into, and which of them have no token yet. Pure.
 
 The tokens of a large fork are created in pieces, so that no activation of a run takes long.
 """
@@ -10,13 +10,15 @@ from typing import Any, Final
 
 from perdure.errors import ExpressionFailed, LimitExceeded
 from perdure.models.graphs.plan import Edge
-from perdure.models.graphs.tokens import Fork, Token
+from perdure.models.graphs.slots import Slots
+from perdure.models.graphs.spec import GraphLimits
+from perdure.models.graphs.tokens import Fork, Token, items_of
 
 # Branches whose tokens are created in one piece. Replays depend on it: another number needs new rules.
-BORN_AT_ONCE_MAX: Final = 250
+BRANCHES_AT_ONCE_MAX: Final = 250
 
 
-class Unborn:
+class PendingBranches:
     """The branches of a fork that have no token yet: those from `at` on. `token` is the token that was forked."""
 
     __slots__ = ("at", "fork", "piece_max", "token", "ways")
@@ -60,8 +62,37 @@ def beyond(place: str, what: str, which: str, limit: int) -> LimitExceeded:
     return LimitExceeded(message, place=place)
 
 
-def size_of(part: list[Any] | int) -> int:
-    return part if isinstance(part, int) else len(part)
+def ways_of(edges: Sequence[Edge], parts: Sequence[list[Any] | int]) -> list[Edge]:
+    """Return the edge of each branch, by index. `parts` are the items of each edge's branches, or their number."""
+    sizes = [part if isinstance(part, int) else len(part) for part in parts]
+    return [edge for edge, size in zip(edges, sizes, strict=True) for _ in range(size)]
 
 
-__all__ = ["BORN_AT_ONCE_MAX", "Unborn", "beyond", "part_of", "size_of"]
+def check_limits(place: str, limits: GraphLimits, *, branches: int, tokens: int, nesting: int) -> None:
+    """Check how large a run gets by another fork. Raises LimitExceeded."""
+    if branches > limits.branches:
+        raise beyond(place, f"{branches:,} branches", "branches", limits.branches)
+    if tokens > limits.tokens:
+        raise beyond(place, f"{tokens:,} tokens", "tokens", limits.tokens)
+    if nesting > limits.nesting:
+        raise beyond(place, f"{nesting} forks inside each other", "nesting", limits.nesting)
+
+
+def forked(
+    token: Token, id: int, edges: Sequence[Edge], parts: Sequence[list[Any] | int], ways: Sequence[Edge]
+) -> Fork:
+    """Return the fork of a token, open in the token's branch of the outer fork. The fork has no tokens yet."""
+    outer = token.fork
+    fork = Fork(
+        id=id, site=token.node, total=len(ways), scope=token.scope, outer=outer, index=token.index, laps=token.laps
+    )
+    fork.is_split = not any(edge.is_multiple for edge in edges)
+    fork.items = items_of(parts)
+    fork.in_a_row, fork.error = token.in_a_row, token.error
+    fork.slots = Slots(ways) if any(edge.at_once is not None for edge in edges) else None
+    outer.inner[fork.id] = fork
+    outer.live[token.index] += 1
+    return fork
+
+
+__all__ = ["BRANCHES_AT_ONCE_MAX", "PendingBranches", "beyond", "check_limits", "forked", "part_of", "ways_of"]

@@ -20,9 +20,10 @@ from perdure.models.functions.loop_tasks import StepFuture, WorkflowTask
 from perdure.models.graphs.decisions import Decisions, TimerKey
 from perdure.models.graphs.kinds.artifact import noted
 from perdure.models.graphs.kinds.base import Brought, Done, Ended, Task, Work
-from perdure.models.graphs.machine import KEYS_RULES, PIECES_RULES, SLICES_RULES, Machine
+from perdure.models.graphs.machine import Machine
 from perdure.models.graphs.plan import Plan
 from perdure.models.graphs.records import Pins
+from perdure.models.graphs.rules import KEYS_RULES, PIECES_RULES, SLICES_RULES
 from perdure.models.graphs.spec import GraphLimits
 from perdure.models.graphs.tokens import Token
 from perdure.values.failures import entry_of
@@ -53,7 +54,7 @@ class GraphRunner:
         self._loop = loop
         self._machine = machine or Machine(plan, input, loop.rules)
         if plan.limits.in_a_row == GraphLimits().in_a_row:
-            self._machine.in_a_row_max = IN_A_ROW_MAX
+            self._machine.tokens.in_a_row_max = IN_A_ROW_MAX
         self._end: asyncio.Future[Any] = loop.create_future()
         self._busy: dict[int, asyncio.Future[Any]] = {}  # the running work of each token
         self._timers: dict[TimerKey, asyncio.TimerHandle] = {}
@@ -67,15 +68,15 @@ class GraphRunner:
 
     async def run(self) -> Any:
         if self._plan.timeout_s is not None:
-            self._loop.call_later(self._plan.timeout_s, self._tell, self._out_of_time)
-        self._tell(self._machine.begin)
+            self._loop.call_later(self._plan.timeout_s, self._handle, self._out_of_time)
+        self._handle(self._machine.begin)
         # The first activation begins nodes before anything is stored that says by which rules the run began. They are
         # the same in every attempt, so their keys use the position.
         if self._loop.rules >= KEYS_RULES:
             self._loop.instances = {}
         return await self._end
 
-    def _tell(self, result: Callable[[], Decisions]) -> None:
+    def _handle(self, result: Callable[[], Decisions]) -> None:
         """Pass a result to the machine, and do what it decides. Nodes that end at once give further results."""
         self._next.append(result)
         if len(self._next) == 1:
@@ -84,11 +85,11 @@ class GraphRunner:
     def _route(self) -> None:
         """Pass the waiting results to the machine, up to a bound. The rest follows in another activation."""
         self._room = self._begun_max
-        self._machine.at = self._loop.now()
-        enough = self._machine.work + ROUTED_AT_ONCE_MAX if self._loop.rules >= SLICES_RULES else None
+        self._machine.set_time(self._loop.now())
+        enough = self._machine.tokens.work + ROUTED_AT_ONCE_MAX if self._loop.rules >= SLICES_RULES else None
         try:
             while self._next and not self._end.done():
-                if enough is not None and self._machine.work >= enough:
+                if enough is not None and self._machine.tokens.work >= enough:
                     self._loop.call_later(_AT_ONCE_S, self._route)
                     return
                 decided = self._next[0]()
@@ -121,7 +122,7 @@ class GraphRunner:
             self._begin_next()
 
     def _begin_next(self) -> None:
-        tokens = self._machine.tokens
+        tokens = self._machine.tokens.by_id
         while self._waiting and self._room:
             token_id, token = self._waiting.popleft()
             if token_id in tokens:  # The token may have ended before its node began.
@@ -131,7 +132,7 @@ class GraphRunner:
             self._room = self._begun_max  # Only nodes that begin together are split up, not a sequence.
         else:
             self._is_more_due = True
-            self._loop.call_later(_AT_ONCE_S, self._tell, self._more)
+            self._loop.call_later(_AT_ONCE_S, self._handle, self._more)
 
     def _more(self) -> Decisions:
         self._is_more_due = False
@@ -184,9 +185,9 @@ class GraphRunner:
             message = f"run {self._loop.run_id}: what ran for token {token.id} was cancelled by nobody"
             self._end.set_exception(InvariantViolated(message, run_id=self._loop.run_id))
         elif (error := future.exception()) is not None:
-            self._tell(partial(self._machine.failed, token.id, error, about(error, token.node)))
+            self._handle(partial(self._machine.failed, token.id, error, about(error, token.node)))
         else:
-            self._tell(partial(self._completed, token, future.result()))
+            self._handle(partial(self._completed, token, future.result()))
 
     def _completed(self, token: Token, value: Any) -> Decisions:
         if isinstance(value, Brought):
@@ -196,7 +197,7 @@ class GraphRunner:
 
     def _due(self, key: TimerKey) -> None:
         del self._timers[key]
-        self._tell(partial(self._join_due, key))
+        self._handle(partial(self._join_due, key))
 
     def _join_due(self, key: TimerKey) -> Decisions:
         decided = self._machine.due(key)

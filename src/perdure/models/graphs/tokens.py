@@ -6,7 +6,7 @@ own fork, however deep that is nested.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, TypeVar
 
@@ -74,6 +74,27 @@ class Fork:
         self.failed_live = 0  # branches that have failed and still have other tokens
         self.has_leavers = False  # tokens have left it for the join of an outer fork
         self.closed = False
+
+    def enclosing(self, index: int, sites: Container[str]) -> tuple[Fork | None, int]:
+        """Return the nearest fork at one of these nodes, from this one outwards, and in which of its branches the
+        branch `index` of this fork is. Returns None if there is no such fork."""
+        fork: Fork | None = self
+        while fork is not None and fork.site not in sites:
+            index, fork = fork.index, fork.outer
+        return fork, index
+
+    def release(self, index: int) -> bool:
+        """Note that something which kept a branch alive has ended. Return whether the branch is over now."""
+        self.live[index] -= 1
+        if self.live[index]:
+            return False
+        self.unfinished -= 1
+        if index in self.failed:
+            self.failed_live -= 1
+        for meeting in self.meetings.values():
+            if index in meeting.arrived:
+                meeting.still_live -= 1
+        return True
 
     def count(self, laps: Mapping[int, int]) -> None:
         """Take over the laps of a token that has ended in the fork. The token behind its join inherits them."""

@@ -17,11 +17,12 @@ from perdure.models.functions.compensation import BRANCH
 from perdure.models.functions.context import require_loop
 from perdure.models.functions.outlines import Outline, read, split
 from perdure.models.functions.runner import LiveRun, Mismatch
-from perdure.models.graphs.machine import RULES
 from perdure.models.graphs.plan import Plan
+from perdure.models.graphs.rules import RULES
 from perdure.models.graphs.runner import GraphRunner
+from perdure.models.graphs.token_log import TokenLog, waiting_joins
 from perdure.models.graphs.token_views import GraphEvent, GraphEvents, JoinTokens, NodeTokens, TokensView
-from perdure.models.graphs.watched import Watched
+from perdure.models.graphs.watched import WatchedMachine
 from perdure.ports import Codec, new_id
 from perdure.values.json import Signature
 
@@ -38,13 +39,13 @@ class _Traced:
         self.signature = signature
         self.outline = outline
         self.compensation = None
-        self.machine: Watched | None = None
+        self.machine: WatchedMachine | None = None
         self.live: LiveRun | None = None
         self._plan = plan
 
     async def function(self, input: Any = None) -> Any:
         loop = require_loop("a graph")
-        self.machine = Watched(self._plan, input, loop.now, self._entry, loop.rules)
+        self.machine = WatchedMachine(self._plan, input, TokenLog(self._plan, loop.now, self._entry), loop.rules)
         return await GraphRunner(self._plan, input, loop, self.machine).run()
 
     def _entry(self) -> int:
@@ -54,29 +55,29 @@ class _Traced:
 class Trace:
     """The result of replaying a run's journal."""
 
-    def __init__(self, run: Run, plan: Plan, machine: Watched, until: int) -> None:
+    def __init__(self, run: Run, plan: Plan, machine: WatchedMachine, until: int) -> None:
         self._run = run
         self._plan = plan
         self._machine = machine
         if run.status in FINISHED and not machine.ended:
             kind: Any = "run_cancelled" if run.status is Status.CANCELLED else "run_failed"
-            machine.close_at(until, kind, status=run.status.value)
+            machine.log.close_at(until, kind, status=run.status.value)
 
     def tokens(self) -> TokensView:
         """Return where the tokens are and were."""
-        run, machine = self._run, self._machine
+        run, machine, log = self._run, self._machine, self._machine.log
         has_ended = machine.ended or run.status in FINISHED
-        standing = machine.standing()
+        standing = log.standing()
         nodes = {
             name: NodeTokens(
                 standing=standing[name],
-                completed=machine.completions[name],
-                failed=machine.failures[name],
-                cancelled=machine.cancellations[name],
+                completed=log.completions[name],
+                failed=log.failures[name],
+                cancelled=log.cancellations[name],
             )
             for name in self._plan.nodes
         }
-        joins: tuple[JoinTokens, ...] = () if has_ended else tuple(machine.waiting())
+        joins: tuple[JoinTokens, ...] = () if has_ended else tuple(waiting_joins(machine.root))
         return TokensView(
             run_id=run.id,
             workflow=run.workflow,
@@ -84,14 +85,14 @@ class Trace:
             status=run.status.value,
             nodes=nodes,
             joins=joins,
-            tokens=machine.listed(TOKENS_LISTED_MAX),
-            tokens_total=len(machine.records),
+            tokens=log.listed(TOKENS_LISTED_MAX),
+            tokens_total=len(log.records),
         )
 
     def events(self, after: int, limit: int) -> GraphEvents:
         """Return the events after number `after`."""
-        found: Sequence[GraphEvent] = self._machine.events[after : after + limit]
-        has_more = after + limit < len(self._machine.events)
+        found: Sequence[GraphEvent] = self._machine.log.events[after : after + limit]
+        has_more = after + limit < len(self._machine.log.events)
         return GraphEvents(run_id=self._run.id, events=found, cursor=found[-1].seq if found and has_more else None)
 
 
@@ -115,7 +116,7 @@ def trace(
     finally:
         live.close()
     last = forward[-1].at if forward else began
-    machine = traced.machine or Watched(plan, None, lambda: last, lambda: live.seq)
+    machine = traced.machine or WatchedMachine(plan, None, TokenLog(plan, lambda: last, lambda: live.seq))
     return Trace(run, plan, machine, run.completed_at or last)
 
 

@@ -17,8 +17,8 @@ from perdure.kernel.records import Audit
 from perdure.kernel.status import FINISHED
 from perdure.storage.postgres import tasks
 from perdure.storage.postgres.artifacts import artifacts_of, has_artifacts
-from perdure.storage.postgres.connection import Connection
 from perdure.storage.postgres.cooperation import cooperation_in_parts, cooperation_of, is_large
+from perdure.storage.postgres.driver import Connection
 from perdure.storage.postgres.events import match, prepared
 from perdure.storage.postgres.faults import (
     BOOK_CHANGED,

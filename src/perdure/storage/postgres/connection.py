@@ -7,13 +7,14 @@ import os
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 import asyncpg
 
 from perdure.errors import PerdureError, StoreBroken
 from perdure.storage.postgres.address import Address
+from perdure.storage.postgres.driver import Connection, Transaction
 from perdure.storage.postgres.faults import FAULTS, REFUSES_TLS, is_definite, store_fault
 from perdure.storage.postgres.pgbouncer import rewritten, settings_of
 from perdure.storage.postgres.queries import QUERIES
@@ -23,48 +24,6 @@ _CONNECT_SHARE: Final = 0.5  # the share of the lease that opening a connection 
 _STATEMENT_SHARE: Final = 0.6  # a statement may run at the server,
 _ANSWER_SHARE: Final = 0.8  # its answer may take to arrive,
 _LOCK_SHARE: Final = 0.3  # and it may wait for a lock.
-
-
-class Transaction(AbstractAsyncContextManager[Any], Protocol):
-    """The part of asyncpg's transaction that is used."""
-
-    async def start(self) -> None: ...
-
-    async def commit(self) -> None: ...
-
-    async def rollback(self) -> None: ...
-
-
-class Connection(Protocol):
-    """The part of asyncpg's connection that is used."""
-
-    async def execute(self, query: str, *args: Any) -> str: ...
-
-    async def fetch(self, query: str, *args: Any) -> Sequence[Sequence[Any]]: ...
-
-    async def fetchval(self, query: str, *args: Any) -> Any: ...
-
-    async def fetchrow(self, query: str, *args: Any) -> Sequence[Any] | None: ...
-
-    def transaction(self, *, isolation: str | None = None, readonly: bool = False) -> Transaction: ...
-
-    async def reset(self) -> None: ...
-
-    def is_closed(self) -> bool: ...
-
-    async def close(self, *, timeout: float | None = None) -> None: ...
-
-    def terminate(self) -> None: ...
-
-    async def add_listener(self, channel: str, callback: Callable[..., object]) -> None: ...
-
-    def add_termination_listener(self, callback: Callable[..., object]) -> None: ...
-
-    def remove_termination_listener(self, callback: Callable[..., object]) -> None: ...
-
-    def add_query_logger(self, callback: Callable[..., object]) -> None: ...
-
-    def remove_query_logger(self, callback: Callable[..., object]) -> None: ...
 
 
 class Session:

@@ -23,8 +23,8 @@ from perdure.kernel.cooperation import (
     read_origin,
 )
 from perdure.storage.damage import record_of, shown
-from perdure.storage.postgres.connection import Connection
 from perdure.storage.postgres.database import PostgresSlice
+from perdure.storage.postgres.driver import Connection
 from perdure.storage.postgres.queries import load_queries
 
 _ROWS_AT_ONCE_MAX: Final = 2_048  # in one statement

@@ -27,8 +27,8 @@ from perdure.kernel.rules.broadcasts import (
 from perdure.kernel.status import FINISHED
 from perdure.storage.broadcasts import settled_by
 from perdure.storage.damage import sound
-from perdure.storage.postgres.connection import Connection
 from perdure.storage.postgres.database import PostgresSlice
+from perdure.storage.postgres.driver import Connection
 from perdure.storage.postgres.queries import QUERIES
 from perdure.storage.postgres.rows import (
     event_of,

@@ -14,8 +14,8 @@ from perdure.kernel.records import Engine
 from perdure.ports import LoadedRun, Offer, WorkFound
 from perdure.storage.claims import better_models, models_of, versions_of
 from perdure.storage.postgres.commit import check_fence
-from perdure.storage.postgres.connection import Connection
 from perdure.storage.postgres.database import Database, PostgresSlice
+from perdure.storage.postgres.driver import Connection
 from perdure.storage.postgres.faults import is_lost
 from perdure.storage.postgres.hints import ANYBODY
 from perdure.storage.postgres.liveness import now

@@ -16,7 +16,8 @@ import asyncpg
 
 from perdure.errors import StoreError
 from perdure.storage.postgres.address import Address
-from perdure.storage.postgres.connection import Connection, Lane, connect
+from perdure.storage.postgres.connection import Lane, connect
+from perdure.storage.postgres.driver import Connection
 from perdure.storage.postgres.queries import QUERIES
 
 log = logging.getLogger("perdure")

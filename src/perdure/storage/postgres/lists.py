@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from perdure.ports import ArtifactFilter, RunFilter, TaskFilter
 from perdure.storage.lists import COUNTED_MAX, Way, cursor, for_each_status, narrowest, ways
-from perdure.storage.postgres.connection import Connection
+from perdure.storage.postgres.driver import Connection
 from perdure.storage.postgres.queries import QUERIES, Query, to_query
 from perdure.storage.postgres.rows import json_text
 

@@ -17,7 +17,8 @@ import asyncpg
 
 from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.clock import ServerClock, passed_us
-from perdure.storage.postgres.connection import Connection, connect
+from perdure.storage.postgres.connection import connect
+from perdure.storage.postgres.driver import Connection
 from perdure.storage.postgres.queries import QUERIES
 
 log = logging.getLogger("perdure")

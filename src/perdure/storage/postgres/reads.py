@@ -10,7 +10,7 @@ from perdure.errors import CommitRefused, RunNotFound, UnstorableValue
 from perdure.kernel.records import Entry, Event, Staged, Wait
 from perdure.ports import Journal, LoadedRun
 from perdure.storage.damage import Readings, loaded
-from perdure.storage.postgres.connection import Connection
+from perdure.storage.postgres.driver import Connection
 from perdure.storage.postgres.faults import is_lost
 from perdure.storage.postgres.queries import QUERIES
 from perdure.storage.postgres.rows import entry_of, event_of, run_of, shown_entry_of, staged_of, wait_of

@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import asyncpg
 
 from perdure.errors import SchemaTooNew, StoreBroken
-
-if TYPE_CHECKING:
-    from perdure.storage.postgres.connection import Connection
+from perdure.storage.postgres.driver import Connection
 
 
 def _load_migrations() -> Mapping[int, str]:

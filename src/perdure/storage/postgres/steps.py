@@ -36,7 +36,8 @@ from perdure.errors import (
 from perdure.kernel.records import Staged
 from perdure.ports import StepPlace
 from perdure.storage.postgres.address import Address
-from perdure.storage.postgres.connection import Connection, Lanes, Transaction, connect_step, step_rest_s
+from perdure.storage.postgres.connection import Lanes, connect_step, step_rest_s
+from perdure.storage.postgres.driver import Connection, Transaction
 from perdure.storage.postgres.faults import (
     FAULTS,
     is_broken,
