@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from perdure.errors import ExpressionFailed, LimitExceeded
+from perdure.errors import ExpressionFailed
+from perdure.models.graphs.limits import beyond
 from perdure.models.graphs.plan import Edge
 from perdure.models.graphs.tokens import Fork, Token
 
@@ -49,15 +50,6 @@ def part_of(edge: Edge, view: Any) -> list[Any] | int:
         message = f"{place}: {source!r} is to be gone through, but it is no list: {items!r:.100}"
         raise ExpressionFailed(message, expression=source, place=place)
     return items
-
-
-def beyond(place: str, what: str, which: str, limit: int) -> LimitExceeded:
-    """Return the error of a run that exceeds one of its graph's limits."""
-    message = (
-        f"{place}: there would be {what}, and the graph's limit of {which} is {limit:,}; raise it with "
-        f"Graph(…, limits=GraphLimits({which}=…)), or with limits: {{{which}: …}} in a text"
-    )
-    return LimitExceeded(message, place=place)
 
 
 def size_of(part: list[Any] | int) -> int:

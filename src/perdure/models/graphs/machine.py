@@ -16,6 +16,7 @@ from perdure.models.graphs.forks import BORN_AT_ONCE_MAX, Unborn, beyond, part_o
 from perdure.models.graphs.plan import Edge, Join, Node, Plan, Tiers
 from perdure.models.graphs.positions import Standing
 from perdure.models.graphs.scopes import Scope
+from perdure.models.graphs.sizes import Sizes
 from perdure.models.graphs.slots import Slots
 from perdure.models.graphs.spec import END, TERMINATE
 from perdure.models.graphs.tokens import (
@@ -31,7 +32,7 @@ from perdure.models.graphs.tokens import (
 )
 from perdure.models.graphs.turns import Turns
 
-RULES: Final = 3
+RULES: Final = 4  # MERGES_RULES in sizes.py are the newest.
 LAPS_RULES: Final = 1  # From these rules on laps count through joins,
 SLICES_RULES: Final = 1  # long routing is done in several activations,
 ERRORS_RULES: Final = 1  # a token sees the last error on its way, not only until the next node has ended,
@@ -57,6 +58,7 @@ class Machine:
         self._timed: dict[TimerKey, tuple[Fork, Meeting]] = {}
         self._run: dict[int, Token] = {}
         self._unborn: deque[Unborn] = deque()
+        self._sizes = Sizes(plan.limits.merged_bytes, rules)
         self._turns = Turns(plan) if plan.exclusive else None
         self._standing = Standing(plan.cancellable) if plan.cancellable else None
         self._decisions = Decisions([], [], [], [])
@@ -504,7 +506,7 @@ class Machine:
         if meeting.fired:
             if join.spec.on_early == "late_merge":
                 for merge, output in zip(join.merges, outputs, strict=True):
-                    merge.add_late(index, output, fork.scope)
+                    merge.add_late(index, output, fork.scope, self._sizes)
             return
         if index not in meeting.arrived:
             meeting.still_live += 1
@@ -557,7 +559,7 @@ class Machine:
                 fork.scope.adopt(fork.scopes[index])
         try:
             for place, merge in enumerate(join.merges):
-                merge.apply({index: output[place] for index, output in outputs.items()}, fork.scope)
+                merge.apply({index: output[place] for index, output in outputs.items()}, fork.scope, self._sizes)
         except JoinFailed as error:
             self._fail_join(fork, join, "", error)
             return
