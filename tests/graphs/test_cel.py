@@ -249,7 +249,25 @@ def test_what_is_wrong_with_a_source_is_said_when_the_graph_is_built(source: str
     assert why in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [
+        ("{true: 3, false: 4}", {"true": 3, "false": 4}),
+        ("{1: 'a', -2: 'b', 3u: 'c'}", {"1": "a", "-2": "b", "3": "c"}),
+        ("[{'inner': {true: {false: 1}}}]", [{"inner": {"true": {"false": 1}}}]),
+    ],
+)
+def test_keys_are_texts_in_json(source: str, value: Any) -> None:
+    assert evaluated(source) == value
+
+
+@pytest.mark.parametrize("source", ["{1: 3, '1': 4}", "{'true': 1, true: 2}", "[{'a': {false: 1, 'false': 2}}]"])
+def test_two_keys_that_are_one_in_json_are_an_error(source: str) -> None:
+    with pytest.raises(ExpressionFailed, match=r"two keys of an object are both '(1|true|false)' in JSON"):
+        evaluated(source)
+
+
 def test_values_of_the_context_are_handed_on_as_they_are() -> None:
     assert evaluated("has(state.list) ? state.list : []") is STATE["list"]
-    assert evaluated("[state.map, 1u, {true: state.list}]") == [STATE["map"], 1, {"True": [1, 2, 3]}]
+    assert evaluated("[state.map, 1u, {true: state.list}]") == [STATE["map"], 1, {"true": [1, 2, 3]}]
     assert evaluated("[state.map]")[0] is STATE["map"]

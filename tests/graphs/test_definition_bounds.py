@@ -116,6 +116,28 @@ def test_what_no_store_can_keep_is_refused_with_its_place(text: str, why: str) -
         Graph.parse(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("output: {on: 1}", r"^graph 'g', output: the key True is no text: quote it \(line 4\)$"),
+        ("output: {1: 1}", r"^graph 'g', output: the key 1 is no text: quote it \(line 4\)$"),
+        ("output: {a: {null: 1}}", r"^graph 'g', output\.a: the key None is no text"),
+        ("input_schema: {properties: {no: {}}}", r"^graph 'g', input_schema\.properties: the key False is no text"),
+    ],
+)
+def test_a_key_that_yaml_does_not_read_as_a_text_is_refused(text: str, why: str) -> None:
+    with pytest.raises(InvalidDefinition, match=why):
+        Graph.parse(f"graph: g\nnodes:\n  a: {{kind: set, values: {{}}}}\n{text}\n")
+
+
+@pytest.mark.parametrize("key", [True, 1, None])
+def test_keys_in_python_are_texts_too(key: Any) -> None:
+    graph: Graph[Any, Any] = Graph("g")
+    graph.node("a", assign({"state.x": {key: 1}}))
+    with pytest.raises(InvalidDefinition, match=f"^graph 'g', node 'a', values.state.x: the key {key} is no text"):
+        graph.build()
+
+
 @pytest.mark.parametrize("version", ["a\0", "\ud800", "v" * 501])
 def test_a_version_is_a_text_that_every_store_can_keep(version: str) -> None:
     with pytest.raises(InvalidDefinition, match="the version of workflow 'g'"):

@@ -24,7 +24,7 @@ from perdure.ports import PlainCodec, TaskFilter, Within
 from perdure.session import Session
 from perdure.values.arguments import Duration, checked
 from perdure.values.checks import checked_limit, checked_option, checked_remark, checked_text
-from perdure.values.json import to_text
+from perdure.values.json import bytes_of, to_text
 from perdure.values.schemas import TooManySteps, misfit
 from perdure.values.times import seconds_of
 from perdure.views import plain_value, shown_time, shown_value
@@ -231,9 +231,9 @@ class Tasks:
         by = actor if worker is None else worker
         given = Given(task=task.id, by=by, value=value, error=error, artifacts=artifacts)
         text = msgspec.json.encode(given).decode()
-        if artifacts and len(text) > self._session.limits.payload_bytes_max:
+        if artifacts and (size := bytes_of(text)) > self._session.limits.payload_bytes_max:
             raise UnstorableValue(
-                f"the answer to task {task.id!r} takes {len(text):,} characters with its artifacts, more than the "
+                f"the answer to task {task.id!r} takes {size:,} bytes with its artifacts, more than the "
                 f"limit of {self._session.limits.payload_bytes_max:,}; store them elsewhere, or raise payload_bytes_max"
             )
         event = Event(

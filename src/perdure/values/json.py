@@ -55,6 +55,11 @@ def to_text(value: Any, what: str, payload_max: int = PAYLOAD_MAX_BYTES) -> str:
     return text
 
 
+def bytes_of(text: str) -> int:
+    """Return how many bytes a text takes in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
 def _is_finite(value: Any) -> bool:
     """Whether the value contains no NaN or infinity: a fast check first, an exact one if needed."""
     import json  # Rarely needed, so it is imported late.
@@ -219,9 +224,12 @@ class Signature:
                 args += (value,)
         return args, kwargs
 
-    def copy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], int]:
+    def copy(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], payload_max: int = PAYLOAD_MAX_BYTES
+    ) -> tuple[tuple[Any, ...], dict[str, Any], int]:
         """Return a copy of the arguments, so that later changes by the caller or the callee have no effect, and the
-        length of their JSON. The length is 0 if the arguments are immutable and need no copy.
+        length of their JSON. The length is 0 if the arguments are immutable and need no copy. They are not stored, so
+        a `payload_max` below the default does not count.
 
         Raises InvalidDefinition if the annotations make no sense, before the callee has done anything.
         """
@@ -233,7 +241,7 @@ class Signature:
                     break
             else:
                 return args, kwargs, 0
-        text = to_text(self._bind(args, kwargs), f"an argument of {self.what}")
+        text = to_text(self._bind(args, kwargs), f"an argument of {self.what}", max(payload_max, PAYLOAD_MAX_BYTES))
         return *self.read(text), len(text)
 
     @cached_property

@@ -69,8 +69,8 @@ class WorkflowCall(Protocol):
     @property
     def workflow(self) -> Callee: ...
 
-    def input(self) -> str:
-        """The arguments as JSON."""
+    def input(self, payload_max: int) -> str:
+        """The arguments as JSON, of at most so many bytes."""
         ...
 
 
@@ -290,7 +290,7 @@ class Scope:
         workflow = call.workflow
         self._check_not_over(f"starts {workflow.name!r}")
         self._check_level(f"starts {workflow.name!r}")
-        what = Call(workflow=workflow.name, version=workflow.version, model=workflow.model, input=call.input())
+        what = Call(workflow=workflow.name, version=workflow.version, model=workflow.model, input=call.input(ANY_SIZE))
         emission = Emission(
             message_id=self._ids(),
             topic=CALL_TOPIC,

@@ -55,7 +55,7 @@ async def start(
         raise Misuse(f"start() takes a called workflow, as in start(checkout('o-17')), not {call!r}")
     child = ChildCall(
         call.workflow,
-        call.input(),
+        call.input(loop.payload_max),
         "detached" if detached else "started",
         None if id is None else checked_text(id, "a run's id"),
         checked_tags(tags),
@@ -86,7 +86,7 @@ async def continue_as(call: RunCall[Any]) -> NoReturn:
         raise Misuse(f"continue_as() takes a called workflow, as in continue_as(poll(cursor)), not {call!r}")
     if loop.has_compensations:
         raise Misuse("continue_as() would forget what compensate() has registered: end the run, or start another one")
-    loop.continue_as(Continued(call.workflow, call.input()))
+    loop.continue_as(Continued(call.workflow, call.input(loop.payload_max)))
     await loop.create_future()
     raise InvariantViolated("a run went on after it had continued as another call", run_id=loop.run_id)
 

@@ -15,7 +15,6 @@ from perdure.models.functions.context import require_loop
 from perdure.models.functions.define import RunCall, StepCall
 from perdure.values.arguments import checked
 from perdure.values.digests import digest_of
-from perdure.values.json import PAYLOAD_MAX_BYTES
 
 BRANCH = "undo."  # where the positions of a rollback begin
 
@@ -68,10 +67,10 @@ async def _register(
         target = call.workflow
     else:
         raise Misuse(f"compensate() takes a called step or workflow, as in compensate(release(seat)), not {call!r}")
-    input = target.signature.write(call.args, call.kwargs, PAYLOAD_MAX_BYTES)
+    call.close()  # also if its arguments are refused
+    input = target.signature.write(call.args, call.kwargs, loop.payload_max)
     args, kwargs = target.signature.read(input)
     digest = digest_of(target.signature, call.args, call.kwargs) if loop.has_digests else ""
-    call.close()
     await loop.ask("compensate", target.name, Compensation(target, args, kwargs, input, digest, rest))
 
 

@@ -63,7 +63,7 @@ class StepCall(Coroutine[Any, Any, R_co]):
         if loop is None:
             return step.plain(self.args, self.kwargs).__await__()
         args, kwargs = self.args, self.kwargs
-        self.args, self.kwargs, chars = step.signature.copy(args, kwargs)
+        self.args, self.kwargs, chars = step.signature.copy(args, kwargs, loop.payload_max)
         if loop.has_digests:
             self.digest = LARGE if chars > SURELY_LARGE_CHARS else digest_of(step.signature, args, kwargs)
         return loop.request_step(step.name, self).__await__()
@@ -198,9 +198,9 @@ class RunCall(Coroutine[Any, Any, R_co]):
         self.args = args
         self.kwargs = kwargs
 
-    def input(self) -> str:
-        """Return the arguments as JSON. Raises InvalidArguments, UnstorableValue."""
-        return self.workflow.signature.write(self.args, self.kwargs, PAYLOAD_MAX_BYTES)
+    def input(self, payload_max: int = PAYLOAD_MAX_BYTES) -> str:
+        """Return the arguments as JSON, of at most `payload_max` bytes. Raises InvalidArguments, UnstorableValue."""
+        return self.workflow.signature.write(self.args, self.kwargs, payload_max)
 
     def digest_for(self, loop: WorkflowLoop) -> str:
         """Return the digest of the arguments if the loop's run keeps digests; otherwise ""."""
@@ -213,7 +213,7 @@ class RunCall(Coroutine[Any, Any, R_co]):
         if loop is None:
             self._iterator = self.workflow.function(*self.args, **self.kwargs).__await__()
         else:
-            child = ChildCall(self.workflow, self.input(), "awaited", digest=self.digest_for(loop))
+            child = ChildCall(self.workflow, self.input(loop.payload_max), "awaited", digest=self.digest_for(loop))
             self._iterator = loop.ask("child", self.workflow.name, child).__await__()
         return self._iterator
 

@@ -39,7 +39,7 @@ from perdure.models.graphs.trace import Trace, trace
 from perdure.models.graphs.words import Bound, NodeName, NodeRef, named, reference_of, seconds
 from perdure.ports import Codec
 from perdure.values.arguments import Duration, calling_frame, checked, shown
-from perdure.values.json import Signature, to_text
+from perdure.values.json import ANY_SIZE, Signature, to_text
 from perdure.values.retry import Retry
 
 I = TypeVar("I")  # noqa: E741 - a graph's input
@@ -553,7 +553,7 @@ class GraphSignature(Signature):
             return args, kwargs
         if self._draft.has_schema("input"):
             return (msgspec.json.decode(text)["input"],), {}
-        return (msgspec.json.decode(to_text(args[0], self.about_input)),), {}
+        return (msgspec.json.decode(to_text(args[0], self.about_input, ANY_SIZE)),), {}
 
     def _resolve(self) -> Any:
         if self._readers is None:

@@ -181,7 +181,9 @@ def _parse(part: Any, place: str, depth: int = 0) -> Any:
     if isinstance(part, str):
         return Expression(part, place)
     if isinstance(part, Mapping):
-        return {str(key): _parse(value, f"{place}.{key}", depth + 1) for key, value in part.items()}
+        if (key := next((key for key in part if not isinstance(key, str)), _MISSING)) is not _MISSING:
+            raise InvalidDefinition(f"{place}: the keys of a mapping are texts, not {shown(key)}")
+        return {key: _parse(value, f"{place}.{key}", depth + 1) for key, value in part.items()}
     if isinstance(part, list | tuple):
         return [_parse(value, f"{place}[{index}]", depth + 1) for index, value in enumerate(part)]
     if part is None or isinstance(part, bool | int | float):

@@ -39,7 +39,7 @@ class Flow:
         self.end: Decisions | None = None
         self.root = Fork(id=0, site="", total=1, scope=Scope(), outer=None, index=0, laps=NO_LAPS)
         self.tokens = LiveTokens(plan) if tokens is None else tokens
-        self.joins = Joins(rules)
+        self.joins = Joins(rules, plan.limits.merged_bytes)
         self.pending: deque[PendingBranches] = deque()
         self._cancellation = Cancellation(self.tokens, self.joins)
         self._plan = plan
@@ -282,7 +282,7 @@ class Flow:
         """Let the join go on, once and with one token."""
         meeting = self.joins.fire(fork, join)
         try:
-            merge(fork, join, meeting)
+            merge(fork, join, meeting, self.joins.sizes)
         except JoinFailed as error:
             self._fail_join(fork, join, "", error)
             return

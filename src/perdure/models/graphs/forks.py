@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from perdure.errors import ExpressionFailed, LimitExceeded
+from perdure.errors import ExpressionFailed
+from perdure.models.graphs.limits import beyond
 from perdure.models.graphs.plan import Edge
 from perdure.models.graphs.slots import Slots
 from perdure.models.graphs.spec import GraphLimits
@@ -53,15 +54,6 @@ def part_of(edge: Edge, view: Any) -> list[Any] | int:
     return items
 
 
-def beyond(place: str, what: str, which: str, limit: int) -> LimitExceeded:
-    """Return the error of a run that exceeds one of its graph's limits."""
-    message = (
-        f"{place}: there would be {what}, and the graph's limit of {which} is {limit:,}; raise it with "
-        f"Graph(…, limits=GraphLimits({which}=…)), or with limits: {{{which}: …}} in a text"
-    )
-    return LimitExceeded(message, place=place)
-
-
 def ways_of(edges: Sequence[Edge], parts: Sequence[list[Any] | int]) -> list[Edge]:
     """Return the edge of each branch, by index. `parts` are the items of each edge's branches, or their number."""
     sizes = [part if isinstance(part, int) else len(part) for part in parts]
@@ -95,4 +87,4 @@ def forked(
     return fork
 
 
-__all__ = ["BRANCHES_AT_ONCE_MAX", "PendingBranches", "beyond", "check_limits", "forked", "part_of", "ways_of"]
+__all__ = ["BRANCHES_AT_ONCE_MAX", "PendingBranches", "check_limits", "forked", "part_of", "ways_of"]

@@ -10,6 +10,7 @@ from perdure.errors import NoMatchingEdge
 from perdure.models.graphs.decisions import TimerKey
 from perdure.models.graphs.plan import Join
 from perdure.models.graphs.rules import LAPS_RULES
+from perdure.models.graphs.sizes import Sizes
 from perdure.models.graphs.tokens import Fork, Meeting, failures
 
 
@@ -17,7 +18,8 @@ class Joins:
     """The joins of one run that wait, and their timers. `timers_to_set` and `timers_to_drop` collect what the machine
     decides next."""
 
-    def __init__(self, rules: int) -> None:
+    def __init__(self, rules: int, merged_bytes_max: int) -> None:
+        self.sizes = Sizes(merged_bytes_max, rules)
         self.timed: dict[TimerKey, tuple[Fork, Meeting]] = {}
         self.timers_to_set: list[tuple[TimerKey, float]] = []
         self.timers_to_drop: list[TimerKey] = []
@@ -31,7 +33,7 @@ class Joins:
         if meeting.fired:
             if join.spec.on_early == "late_merge":
                 for merge, output in zip(join.merges, outputs, strict=True):
-                    merge.add_late(index, output, fork.scope)
+                    merge.add_late(index, output, fork.scope, self.sizes)
             return
         if index not in meeting.arrived:
             meeting.still_live += 1
@@ -145,8 +147,9 @@ def late(fork: Fork, meeting: Meeting) -> str:
     return f"{why}; failed: {failures(fork)}" if fork.failed else why
 
 
-def merge(fork: Fork, join: Join, meeting: Meeting) -> None:
-    """Merge what the branches brought into the context of the token that goes on. Raises JoinFailed."""
+def merge(fork: Fork, join: Join, meeting: Meeting, sizes: Sizes) -> None:
+    """Merge the values that the branches brought into the context of the token that goes on. Raises JoinFailed,
+    LimitExceeded."""
     outputs = dict(meeting.arrived)
     if join.enough is None:
         for index, (about, _) in fork.failed.items():
@@ -155,7 +158,7 @@ def merge(fork: Fork, join: Join, meeting: Meeting) -> None:
         for index in range(fork.total) if fork.unfinished == 0 else sorted(meeting.arrived):
             fork.scope.adopt(fork.scopes[index])
     for place, one in enumerate(join.merges):
-        one.apply({index: output[place] for index, output in outputs.items()}, fork.scope)
+        one.apply({index: output[place] for index, output in outputs.items()}, fork.scope, sizes)
     meeting.arrived = dict.fromkeys(meeting.arrived, ())  # Merged values need not be kept twice.
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from perdure.models.graphs.forks import beyond
+from perdure.models.graphs.limits import beyond
 from perdure.models.graphs.plan import Plan
 from perdure.models.graphs.positions import Standing
 from perdure.models.graphs.scopes import Scope

@@ -8,6 +8,7 @@ from typing import Any
 from perdure.errors import JoinFailed
 from perdure.models.graphs.expressions import Expression
 from perdure.models.graphs.scopes import Scope
+from perdure.models.graphs.sizes import Sizes
 from perdure.models.graphs.spec import MergeSpec
 
 
@@ -23,26 +24,63 @@ class Merge:
         self.reducer = reducer
         self._place = place
 
-    def apply(self, outputs: Mapping[int, Any], scope: Scope) -> None:
-        """Write the outputs, by branch index, to the target. Raises JoinFailed."""
+    def apply(self, outputs: Mapping[int, Any], scope: Scope, sizes: Sizes) -> None:
+        """Write the outputs, by branch index, to the target. Raises JoinFailed, LimitExceeded."""
         values = [outputs[index] for index in sorted(outputs)]
-        scope.write(self.spec.target, self._merged(outputs, values, scope))
+        there = scope.read(self.spec.target)
+        size = self._size(there, values, sizes)
+        merged = self._merged(outputs, values, there)
+        size = self._measured(merged, sizes) if size is None else size
+        scope.write(self.spec.target, merged)
+        sizes.replace(there, merged, size)
 
-    def add_late(self, index: int, value: Any, scope: Scope) -> None:
-        """A branch came after the join had gone on: add its output to what is there. Raises JoinFailed."""
+    def add_late(self, index: int, value: Any, scope: Scope, sizes: Sizes) -> None:
+        """A branch came after the join had gone on: add its output to what is there. Raises JoinFailed,
+        LimitExceeded."""
         target = self.spec.target
+        grown: Any
+        size: int | None
         match self.spec.strategy:
             case "append":
-                scope.grown(target, self._list).extend(value if isinstance(value, list) else (value,))
+                grown = scope.grown(target, self._list)
+                size = self._size(grown, [value], sizes)
+                grown.extend(value if isinstance(value, list) else (value,))
             case "collect":
-                scope.grown(target, lambda there: list(there) if isinstance(there, list) else []).append(value)
+                grown = scope.grown(target, lambda there: list(there) if isinstance(there, list) else [])
+                size = sizes.of([grown, value], self._place, target)
+                grown.append(value)
             case "keyed":
-                scope.grown(target, lambda there: dict(there) if isinstance(there, dict) else {})[str(index)] = value
+                grown = scope.grown(target, lambda there: dict(there) if isinstance(there, dict) else {})
+                size = sizes.of([grown, value], self._place, target)
+                grown[str(index)] = value
             case "merge_object":
                 # What stands there is checked first, as when all are merged at once.
-                scope.grown(target, self._object).update(self._of_type(value, dict, "an object", f"branch {index}"))
+                grown = scope.grown(target, self._object)
+                more = self._of_type(value, dict, "an object", f"branch {index}")
+                size = self._size(grown, [more], sizes)
+                grown.update(more)
+                size = self._measured(grown, sizes) if size is None else size
             case _:
-                self.apply({index: value}, scope)
+                self.apply({index: value}, scope, sizes)
+                return
+        sizes.replace(None, grown, size or 0)
+
+    def _size(self, there: Any, values: list[Any], sizes: Sizes) -> int | None:
+        """Return how many bytes the merged value takes, or a bound; None if only the merged value can tell. Raises
+        LimitExceeded."""
+        match self.spec.strategy:
+            case "append":
+                return sizes.of([there, *values], self._place, self.spec.target)
+            case "collect" | "keyed":
+                return sizes.of(values, self._place, self.spec.target)
+            case "merge_object":
+                return sizes.bound([there, *values])  # Of equal fields only one is kept, so it may take less.
+            case "last_wins" | "reduce":
+                return None
+
+    def _measured(self, merged: Any, sizes: Sizes) -> int:
+        values = merged.values() if self.spec.strategy == "merge_object" else (merged,)
+        return sizes.of(values, self._place, self.spec.target)
 
     def _list(self, there: Any) -> list[Any]:
         return list(self._of_type(there, list, "a list"))
@@ -50,8 +88,7 @@ class Merge:
     def _object(self, there: Any) -> dict[str, Any]:
         return dict(self._of_type(there, dict, "an object"))
 
-    def _merged(self, outputs: Mapping[int, Any], values: list[Any], scope: Scope) -> Any:
-        there = scope.read(self.spec.target)
+    def _merged(self, outputs: Mapping[int, Any], values: list[Any], there: Any) -> Any:
         match self.spec.strategy:
             case "append":
                 flat = bool(values) and all(isinstance(value, list) for value in values)

@@ -110,6 +110,7 @@ class GraphLimits(Spec, frozen=True, kw_only=True):
     branches: Count = 20_000  # of one fork
     nesting: Count = 32  # forks inside each other
     in_a_row: Count = 100_000  # nodes one after the other, along one way, without anything to wait for
+    merged_bytes: Count = 32 * 1024 * 1024  # of a value that a join merges, as JSON
 
     def __post_init__(self) -> None:
         check_fields(self, positive=True)

@@ -88,11 +88,14 @@ def _check_depth(parts: Any, place: str) -> None:
 
 
 def _unstorable(part: Any, path: Path) -> Iterator[tuple[Path, str]]:
-    """Find the texts and numbers that have no form in JSON: stores keep a run's definition."""
+    """Find the keys, texts and numbers that have no form in JSON: stores keep a run's definition."""
     if isinstance(part, dict):
         for key, inner in part.items():
-            yield from _unstorable(key, path)
-            yield from _unstorable(inner, (*path, key))
+            if isinstance(key, str):
+                yield from _unstorable(key, path)
+                yield from _unstorable(inner, (*path, key))
+            else:  # YAML reads the keys on, yes and no as true or false.
+                yield path, f"the key {key!r:.80} is no text: quote it"
     elif isinstance(part, list):
         for number, inner in enumerate(part):
             yield from _unstorable(inner, (*path, number))

@@ -343,6 +343,13 @@ def key_of(value: Any) -> Any:
     raise EvaluationFailed(f"a key of an object is a text, a whole number or a bool, not a {name_of(value)}")
 
 
+def key_text(key: Any) -> str:
+    """A key of an object as JSON has it: `true` and `1` are texts there, as in the JSON form of protocol buffers."""
+    if type(key) is str:
+        return key
+    return ("true" if key.value else "false") if type(key) is BoolKey else str(int(key))
+
+
 def keys_of(values: dict[Any, Any]) -> Iterator[Any]:
     return (key.value if type(key) is BoolKey else key for key in values)
 
@@ -417,7 +424,9 @@ class Result:
             return [self.plain(one, depth + 1) for one in value]
         found: dict[str, Any] = {}
         for key, one in value.items():
-            name = key if type(key) is str else str(key.value if type(key) is BoolKey else int(key))
+            name = key_text(key)
+            if name in found:
+                raise EvaluationFailed(f"two keys of an object are both {shown(name)} in JSON, where keys are texts")
             found[name] = self.plain(one, depth + 1)
         return found
 

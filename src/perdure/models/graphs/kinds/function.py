@@ -14,7 +14,7 @@ from perdure.models.functions.define import Step, StepCall
 from perdure.models.graphs.expressions import ValueMap
 from perdure.models.graphs.kinds.base import KINDS, Kind, PlainResult, Preparing, Task, kind
 from perdure.values.arguments import checked, shown
-from perdure.values.json import Signature, local_names, to_text
+from perdure.values.json import PAYLOAD_MAX_BYTES, Signature, local_names, to_text
 from perdure.values.retry import Retry
 
 _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -100,7 +100,8 @@ class StepWork:
 
     def begin(self, task: Task) -> asyncio.Future[Any]:
         step = self._step
-        text = self._arguments.text(task)
+        # They are not stored, so a limit below the default does not count.
+        text = self._arguments.text(task, max(PAYLOAD_MAX_BYTES, task.loop.payload_max))
         try:
             args, kwargs = step.signature.read(text)
         except UnstorableValue as error:
@@ -133,9 +134,9 @@ class Arguments:
                     has = ", ".join(sorted(about.input_fields)) or "no fields"
                     raise about.wrong("input", f"nothing is mapped to {name!r}, and the graph's input has {has}")
 
-    def text(self, task: Task) -> str:
-        """As JSON. Raises ExpressionFailed, UnstorableValue."""
-        return to_text(self.values(task), f"the input of {task.place}")
+    def text(self, task: Task, payload_max: int) -> str:
+        """As JSON, of at most so many bytes. Raises ExpressionFailed, UnstorableValue."""
+        return to_text(self.values(task), f"the input of {task.place}", payload_max)
 
     def values(self, task: Task) -> dict[str, Any]:
         given = None if self._mapped is None else self._mapped.evaluate(task.view)

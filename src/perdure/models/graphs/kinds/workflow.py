@@ -108,10 +108,12 @@ class ChildWork:
 
     def _text(self, task: Task) -> str:
         if self._arguments is not None:
-            return self._arguments.text(task)
+            return self._arguments.text(task, task.loop.payload_max)
         assert self._values is not None
         given = self._values.evaluate(task.view)
-        return to_text({"input": given} if self._is_graph else given, f"the input of {task.place}")
+        return to_text(
+            {"input": given} if self._is_graph else given, f"the input of {task.place}", task.loop.payload_max
+        )
 
     async def _wait(self, loop: WorkflowLoop, called: Called, text: str, place: str) -> Any:
         call = ChildCall(called, text, "awaited")
