@@ -78,6 +78,7 @@ ON_POSTGRES = {
     "test_metrics",
     "test_recovery",
     "test_retried_children",
+    "test_retry_crashes",
     "test_retrying",
     "test_retrying_at_once",
     "test_same_start",
