@@ -146,7 +146,7 @@ class StagingRules(Rules):
     async def test_a_failure_of_the_database_in_a_body_is_the_stores(self, ends: str) -> None:
         async with self.author() as author:
             if author.store.transacts != "no":
-                assert self.fails_in_steps
+                assert self.fails_in_steps, "say how the database fails under a step: set `fails_in_steps`"
                 notes, run = await self._noted(author)
                 place = place_of(author, run, "2")
                 doomed = self._doomed(notes, place, Failed("what the body makes of it") if "own" in ends else None)
