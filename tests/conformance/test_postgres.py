@@ -13,6 +13,7 @@ from perdure.testing.conformance import StoreConformance
 
 class _PostgresStore(StoreConformance):
     version: int
+    fails_in_steps = ("select pg_terminate_backend(pg_backend_pid())",)
 
     @pytest.fixture(autouse=True)
     def database(self, empty_schema: Callable[[int], str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from perdure import Engine, NamedEvent
@@ -12,7 +12,6 @@ from perdure.kernel.status import FINISHED
 from tests.engine.damaged_world import ALL, Order, orders, short
 
 VICTIMS = ["victim-wait", "victim-sleep", "victim-ask", "victim-parent", "victim-boom", "victim-short"]
-_TURNS_MAX = 500
 
 
 def opened(source: Any) -> Engine:
@@ -65,7 +64,7 @@ async def read_lists(engine: Engine) -> str:
     return repr(shown)
 
 
-async def read_victims(engine: Engine) -> str:
+async def read_victims(engine: Engine, ids: Sequence[str] = VICTIMS) -> str:
     """Every view of single runs that may be damaged: each is given, or names the damage. What was said of it."""
 
     async def stream(id: str) -> list[Any]:
@@ -77,7 +76,7 @@ async def read_victims(engine: Engine) -> str:
 
     names = ("history", "audit", "waits", "tree", "published", "streams")
     views: list[Callable[[str], Awaitable[Any]]] = [engine.runs.get, *map(asked, names), stream]
-    said = [await _said(view, id) for id in VICTIMS for view in views]
+    said = [await _said(view, id) for id in ids for view in views]
     said += [await _said(asked("hierarchy"), run.id) for run in await _of_operations(engine)]
     said += [await _said(lambda name: engine.records.get("prompt", name), name) for name in ("victim", "other")]
     said += [
@@ -101,7 +100,7 @@ async def _of_operations(engine: Engine) -> list[Any]:
     return [run for run in (await engine.runs.list(limit=100)).runs if run.model == "operation"]
 
 
-async def wake_victims(engine: Engine) -> dict[str, str]:
+async def wake_victims(engine: Engine, turns_max: int = 500) -> dict[str, str]:
     """Give runs that may be damaged what they wait for; those that neither go on nor are held, with their status."""
     for id in VICTIMS:
         try:
@@ -109,7 +108,7 @@ async def wake_victims(engine: Engine) -> dict[str, str]:
         except PerdureError:
             continue
     left: dict[str, str] = {}
-    for _ in range(_TURNS_MAX):
+    for _ in range(turns_max):
         views = [await engine.runs.get(id) for id in ("victim-wait", "victim-boom", "victim-short")]
         left = {
             view.id: view.status

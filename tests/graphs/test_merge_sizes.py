@@ -122,7 +122,7 @@ async def test_a_run_that_began_before_there_was_a_limit_has_none(
     graph.edge("begin", "nap", spawn=20)
     graph.edge("nap", "meet", join=all_of(), merge=append("state.got", source="'0123456789'"))
     with monkeypatch.context() as patched:
-        patched.setattr(fingerprint, "RULES", sizes.MERGES_RULES - 1)
+        patched.setattr(fingerprint, "RULES", MERGES_RULES - 1)
         async with Environment([graph], source, autojump_s=None) as env:
             await env.engine.start(graph(), id="old")
             clock = env.clock
@@ -159,5 +159,5 @@ def test_what_many_branches_bring_is_measured_once(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(sizes, "to_json", counted)
     shared = {"text": "x" * 100}
-    assert sizes.Sizes(2_000_000, sizes.MERGES_RULES).of([shared] * 10_000, "here", "state.x") > 1_000_000
+    assert sizes.Sizes(2_000_000, MERGES_RULES).of([shared] * 10_000, "here", "state.x") > 1_000_000
     assert count == 1

@@ -120,5 +120,6 @@ class CommitStore(Protocol):
         Raises CommitConflict if the engine does not own the run with this claim, when the transaction begins (then
         `body` is not called) or when it ends. Raises Fenced; CommitRefused if the database refuses to commit;
         OutcomeUnknown, and then another call finds out; Misuse if this store has no transactions, or if `body` ended
-        this one.
+        this one. Raises StoreBusy if the database failed under `body`, whatever `body` raised then: it is no failure of
+        the step.
         """

@@ -62,6 +62,8 @@ async def test_an_engine_works_as_a_user_that_owns_nothing(url: str) -> None:
 class TestAsRuntimeRole(StoreConformance):
     """The port's promises need no more rights than those."""
 
+    fails_in_steps = ("select pg_terminate_backend(pg_backend_pid())",)
+
     @pytest.fixture(autouse=True)
     def database(self, postgres_servers: Servers) -> Iterator[None]:
         url = postgres_servers.fresh()

@@ -37,6 +37,19 @@ async def test_a_schema_of_a_newer_perdure_is_refused(url: str) -> None:
         await open_store(url).open()
 
 
+@pytest.mark.parametrize("damage", ["update perdure_schema set version = 0", "delete from perdure_schema"])
+async def test_a_schema_that_has_lost_its_version_is_refused_and_left_alone(url: str, damage: str) -> None:
+    async with author_on(url), meddler(url) as other:
+        await other.execute(damage)
+        before = await other.fetch("select * from perdure_schema")
+        with pytest.raises(
+            StoreBroken, match=r"has lost its version: perdure_schema\.version is .*; restore it"
+        ) as caught:
+            await open_store(url).open()
+        assert type(caught.value) is StoreBroken  # It does not pass: nobody tries again.
+        assert await other.fetch("select * from perdure_schema") == before
+
+
 async def test_somebody_elses_schema_is_left_alone(url: str) -> None:
     schema = schema_of(url)
     async with meddler(url) as other:

@@ -80,8 +80,12 @@ async def inspect(connection: Connection, schema: str) -> int | None:
         return 0
     query = f'select max(version) from "{schema}".perdure_schema'  # noqa: S608 - a schema's name has no quotes in it
     version: int | None = await connection.fetchval(query)
-    if version is None:
-        raise StoreBroken(f"the schema {schema!r} has lost its version; restore it from a backup", schema=schema)
+    if version is None or version < 1:
+        raise StoreBroken(
+            f"the schema {schema!r} has lost its version: perdure_schema.version is {version}; restore it from a"
+            " backup",
+            schema=schema,
+        )
     if version > SCHEMA_VERSION:
         raise SchemaTooNew(
             f"the schema {schema!r} has version {version}, and this Perdure knows versions up to {SCHEMA_VERSION};"

@@ -8,17 +8,20 @@
         def make_store(self):
             return MyStore(self.path)
 
-The tests are coroutines: any plugin that runs `async def` tests will do.
+The tests are coroutines: any plugin that runs `async def` tests will do. If your store has transactions for steps, set
+`fails_in_steps` too.
 """
 
 from perdure.testing.conformance.access import AccessRules
 from perdure.testing.conformance.artifacts import ArtifactRules
 from perdure.testing.conformance.claims import ClaimRules
+from perdure.testing.conformance.clocks import ClockRules
 from perdure.testing.conformance.commits import CommitRules
 from perdure.testing.conformance.cooperation import CooperationRules
 from perdure.testing.conformance.engines import EngineRules
 from perdure.testing.conformance.events import EventRules
 from perdure.testing.conformance.fleet import FleetRules
+from perdure.testing.conformance.hostile_reads import HostileReadRules
 from perdure.testing.conformance.lists import ListingRules
 from perdure.testing.conformance.mail import MailRules
 from perdure.testing.conformance.record_versions import RecordVersionRules
@@ -48,5 +51,7 @@ class StoreConformance(
     RecordVersionRules,
     CooperationRules,
     AccessRules,
+    ClockRules,
+    HostileReadRules,
 ):
     """All rules of the port."""

@@ -136,7 +136,14 @@ class Author:
 
 
 class Rules:
-    """Tests of a store. A subclass says how to make a store."""
+    """Tests of a store. A subclass says how to make a store.
+
+    If the store has transactions for steps, `fails_in_steps` is SQL that a step executes to have the database fail
+    under it, as when a disk is full or a connection breaks. `works_again` is SQL that ends it, on the same connection.
+    """
+
+    fails_in_steps: Sequence[str] = ()
+    works_again: Sequence[str] = ()
 
     def make_store(self) -> Store:
         """Return a store, not opened, on the database of the running test. All stores of one test share the

@@ -261,3 +261,21 @@ class CommitRules(Rules):
             (winner,) = [author for author, end in zip((one, other), ends, strict=True) if isinstance(end, Committed)]
             assert [type(end) for end in ends if not isinstance(end, Committed)] == [CommitConflict]
             assert (await other.store.load(["r-1"]))["r-1"].run.owner == winner.id
+
+    async def test_of_two_engines_that_change_a_run_that_nobody_owns_one_is_told_of_a_conflict(self) -> None:
+        async with self.author("e-1") as one, self.author("e-2") as two:
+            run = a_run()
+            await one.commit(insert(run), audit=[an_audit(seq=1)])
+            for seq in range(2, 12):
+                changes = [
+                    author.commit(
+                        update(run, version=1, revision=seq, tags={"by": author.id}), audit=[an_audit(seq=seq)]
+                    )
+                    for author in (one, two)
+                ]
+                outcomes = await asyncio.gather(*changes, return_exceptions=True)
+                (lost,) = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+                assert isinstance(lost, CommitConflict)
+                assert lost.run_ids == {"r-1"}
+                run = (await one.store.load(["r-1"]))["r-1"].run
+            assert [row.seq for row in await one.store.audit("r-1")] == [*range(1, 12)]

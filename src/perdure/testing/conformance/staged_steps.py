@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from perdure.errors import CommitConflict, Fenced, Misuse
+from perdure.errors import CommitConflict, Fenced, Misuse, OutcomeUnknown, StoreBusy
 from perdure.kernel.records import Hold, Run, Staged
 from perdure.kernel.status import Status
 from perdure.ports import StepPlace, Store
@@ -141,6 +141,43 @@ class StagingRules(Rules):
                     await author.store.transact(place, twice)
                 assert not type(raised.value).__module__.startswith("perdure")
                 assert await notes.numbers() == []
+
+    @pytest.mark.parametrize("ends", ["with the error", "with one of its own"])
+    async def test_a_failure_of_the_database_in_a_body_is_the_stores(self, ends: str) -> None:
+        async with self.author() as author:
+            if author.store.transacts != "no":
+                assert self.fails_in_steps, "say how the database fails under a step: set `fails_in_steps`"
+                notes, run = await self._noted(author)
+                place = place_of(author, run, "2")
+                doomed = self._doomed(notes, place, Failed("what the body makes of it") if "own" in ends else None)
+                with pytest.raises((StoreBusy, OutcomeUnknown)):
+                    await author.store.transact(place, doomed)
+                again = notes.body(place, *self.works_again, "insert into notes values (8)")
+                assert await author.store.transact(place, again) == staged_at(place)
+                assert await notes.numbers() == [8]
+                await author.commit(update(run, updated_at=200))
+
+    def _doomed(self, notes: Notes, place: StepPlace, error: Exception | None) -> Callable[[Any], Any]:
+        """A body under which the database fails after it has written something."""
+        write, fail = notes.body(place, "insert into notes values (7)"), notes.body(place, *self.fails_in_steps)
+
+        def plain(connection: Any) -> Staged:
+            write(connection)
+            try:
+                staged: Staged = fail(connection)
+            except Exception as fault:
+                raise error or fault from fault
+            return staged
+
+        async def awaited(connection: Any) -> Staged:
+            await write(connection)
+            try:
+                staged: Staged = await fail(connection)
+            except Exception as fault:
+                raise error or fault from fault
+            return staged
+
+        return plain if notes.store.transacts == "plain" else awaited
 
     async def test_what_is_staged_is_found_instead_of_being_done_again(self) -> None:
         async with self.author() as author:
