@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
@@ -15,7 +16,7 @@ from litestar._parsers import parse_query_string, parse_url_encoded_form_data
 from perdure import Client, workflow
 from perdure.dashboard import dashboard
 from perdure.engine import AnyClient, Engine
-from perdure.http import make_token, serving
+from perdure.http import create_app, make_token, serving
 from perdure.storage.memory import MemoryStore
 
 DIGITS = b"9" * 5_000
@@ -234,6 +235,48 @@ async def test_a_long_address_is_not_kept_through_the_sign_in() -> None:
         assert b"location: /ui/sign-in?to=/ui/runs%3Fq%3Dshort\r\n" in told
         _, told = await answer(url, request(b"GET /ui/runs?q=" + b"x" * 3_000))
         assert b"location: /ui/sign-in?to=/ui\r\n" in told
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        ("POST", "/ui/sign-in", FORM),
+        ("POST", "/ui/many-runs", FORM),
+        ("POST", "/api/v1/runs", JSON),
+        ("PUT", "/api/v1/records/a/b", JSON),
+    ],
+)
+async def test_a_client_that_goes_away_with_half_a_body_is_no_error(
+    method: str, path: str, headers: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Anybody can do that as often as they like, and an error would fill the log."""
+    arriving = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return arriving.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    pairs = [line.split(b": ", 1) for line in headers.split(b"\r\n") if line]
+    scope: Any = {
+        "type": "http",
+        "http_version": "1.1",
+        "scheme": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", b"localhost"), (b"content-length", b"99"), *((name, value) for name, value in pairs)],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }
+    async with Client(MemoryStore()) as client:
+        await create_app(client, pages=dashboard())(scope, receive, send)
+    assert sent[0]["status"] == 400
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 async def test_an_answer_about_many_runs_has_an_address_that_a_browser_follows() -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from litestar import Request, Response, get, post
+from litestar.exceptions import InternalServerException
 from litestar.handlers import BaseRouteHandler
 from litestar.response import Stream
 from litestar.types import ControllerRouterHandler
@@ -26,6 +27,7 @@ from perdure.dashboard.renderer import HEADERS, PATH, Renderer
 from perdure.engine import AnyClient
 from perdure.errors import PerdureError
 from perdure.http.access import Caller, caller_of, operates, reads
+from perdure.http.bodies import GONE
 from perdure.http.dependencies import Asked, TheClient, TheStreams
 from perdure.http.problems import Refused
 from perdure.http.scopes import Scope
@@ -234,10 +236,13 @@ async def form_of(request: Asked, bytes_max: int = _FORM_BYTES_MAX) -> Form:
     if kind != "application/x-www-form-urlencoded":
         raise Refused("unsupported_media_type", "this path accepts forms only")
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > bytes_max:
-            raise Refused("body_too_large", f"the form has more than {bytes_max} bytes")
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > bytes_max:
+                raise Refused("body_too_large", f"the form has more than {bytes_max} bytes")
+    except InternalServerException:  # Litestar's error for a client that went away.
+        raise Refused("invalid_request", GONE) from None
     if body.count(b"&") >= _FIELDS_MAX:
         raise Refused("invalid_request", f"the form has more than {_FIELDS_MAX} fields")
     return _parsed(bytes(body)) if len(body) <= _AT_ONCE_BYTES else await asyncio.to_thread(_parsed, bytes(body))
