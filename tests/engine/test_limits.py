@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+import pytest
 
 from perdure import Limits, step, workflow
-from perdure.errors import CommitRefused, EngineStopped
+from perdure.errors import CommitRefused, EngineStopped, InvalidArguments
 from perdure.kernel.batch import Batch, Committed
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing import Environment
@@ -85,3 +88,15 @@ async def test_a_run_whose_progress_is_refused_is_not_run_again_and_again() -> N
             await env.engine.recover()
             await env.quiet()
         assert len(calls) == 1
+
+
+@pytest.mark.parametrize("name", [name for name in Limits.__struct_fields__ if name.endswith("_s")])
+def test_a_time_is_one_that_a_thread_can_wait_for(name: str) -> None:
+    def made(seconds: Any) -> Limits:
+        return Limits(**{name: seconds})
+
+    for wrong in (float("inf"), 1e10, float("nan"), -1):
+        with pytest.raises(InvalidArguments, match=name):
+            made(wrong)
+    years = 100 * 366 * 86_400
+    assert getattr(made(years), name) == years

@@ -84,6 +84,11 @@ def outcome_of(source: str) -> str:
     return ""
 
 
+def test_a_source_has_so_many_characters() -> None:
+    assert outcome_of("1" + " " * 16_383) == ""
+    assert "at most 16,384" in outcome_of("1" + " " * 16_384)
+
+
 def test_a_sum_or_a_condition_may_be_long() -> None:
     assert Expression("1" + "+1" * 5_000, "here").evaluate(Given()) == 5_001
     assert Expression("true" + " && state.x" * 1_000, "here").evaluate(Given(state={"x": True})) is True

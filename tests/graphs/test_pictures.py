@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import combinations, pairwise
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perdure.errors import Misuse
 from perdure.graph import (
     END,
     TERMINATE,
@@ -33,7 +35,8 @@ from perdure.graph import (
     timer,
     wait,
 )
-from perdure.models.graphs.layout import Box, Layout, Line, arrange
+from perdure.models.graphs import layout as layouts
+from perdure.models.graphs.layout import SLOTS_MAX, Box, Layout, Line, arrange
 from perdure.testing import Environment
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -388,3 +391,61 @@ def test_a_large_graph_is_drawn_in_time() -> None:
     lines = [Line(str(number), str(number + 20 + step)) for number in range(975) for step in (0, 3)]
     layout = arrange(boxes, lines)
     assert len(layout.boxes) == 1000
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How much a picture may cost. Work is counted, not time.
+
+
+def dense(boxes: int, lines: int) -> tuple[list[Box], list[Line]]:
+    """A chain of boxes, with lines between those that are far apart, the longest first."""
+    pairs = sorted(combinations(range(boxes), 2), key=lambda pair: pair[0] - pair[1])[:lines]
+    chain = list(pairwise(range(boxes)))
+    return [Box(str(n), 90, 30) for n in range(boxes)], [Line(str(a), str(b)) for a, b in [*chain, *pairs]]
+
+
+@pytest.mark.parametrize(("boxes", "lines"), [(20, 20), (40, 150), (60, 180), (100, 100)])
+def test_the_work_for_a_picture_is_bounded(boxes: int, lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted: list[int] = []
+    original = layouts._fitted
+
+    def counted(layer: Any, wanted: Any) -> list[float]:
+        fitted.append(len(layer))
+        return original(layer, wanted)
+
+    monkeypatch.setattr(layouts, "_fitted", counted)
+    arrange(*dense(boxes, lines))
+    assert 0 < sum(fitted) <= 4 * SLOTS_MAX
+
+
+def test_a_picture_with_too_many_places_is_refused() -> None:
+    with pytest.raises(Misuse, match="draw it as Mermaid"):
+        arrange(*dense(60, 400))
+
+
+async def test_a_graph_that_is_too_large_for_a_picture_is_drawn_as_text_and_all_pictures_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph: Graph[Any, Any] = Graph("dense")
+    for n in range(60):
+        graph.node(f"n{n}", assign({}))
+    for source, target in combinations(range(60), 2):
+        graph.edge(f"n{source}", f"n{target}", when=None if target == source + 1 else "input.x == 1")
+    with pytest.raises(Misuse, match="too large for a picture"):
+        graph.to_svg()
+    assert "n59" in graph.to_mermaid()
+
+    threads: list[threading.Thread] = []
+    original = Graph.to_svg
+
+    def seen(self: Graph[Any, Any], tokens: TokensView | None = None) -> str:
+        threads.append(threading.current_thread())
+        return original(self, tokens)
+
+    monkeypatch.setattr(Graph, "to_svg", seen)
+    plain = research()
+    async with Environment([plain]) as env:
+        run = await env.engine.start(plain({}))
+        assert "<svg" in await run.drawing()
+    assert threads
+    assert threading.main_thread() not in threads

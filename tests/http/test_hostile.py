@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
+from litestar._parsers import parse_query_string, parse_url_encoded_form_data
 
 from perdure import Client, workflow
 from perdure.dashboard import dashboard
 from perdure.engine import AnyClient, Engine
-from perdure.http import make_token, serving
+from perdure.http import create_app, make_token, serving
 from perdure.storage.memory import MemoryStore
 
 DIGITS = b"9" * 5_000
@@ -34,6 +37,15 @@ async def site(client: AnyClient | None = None) -> AsyncGenerator[str]:
         serving(opened, port=0, pages=dashboard(), requests_burst=10_000) as url,
     ):
         yield url
+
+
+@asynccontextmanager
+async def guarded() -> AsyncGenerator[str]:
+    """A site with a token, so that whoever shows none is a stranger."""
+    async with Client(MemoryStore()) as client:
+        await make_token(client, "ops", "admin")
+        async with serving(client, port=0, pages=dashboard()) as url:
+            yield url
 
 
 async def answer(url: str, sent: bytes) -> tuple[int, bytes]:
@@ -169,3 +181,113 @@ async def test_what_is_logged_cannot_make_lines_of_its_own(caplog: pytest.LogCap
         assert not any(line.startswith("2026-11-17") for line in lines), lines
         assert not any("\x1b" in line or "\u202e" in line for line in lines), lines
     assert any("\\n2026-11-17" in record.getMessage() for record in caplog.records)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a stranger's request may cost. Litestar's own caches keep what its parsers have read.
+
+FIELDS = b"&".join(b"%d=" % n for n in range(100_000))
+
+
+async def test_a_stranger_cannot_keep_the_server_busy_with_a_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[int] = []
+
+    def counted(text: str, *, keep_blank_values: bool) -> list[tuple[str, str]]:
+        parsed.append(len(text))
+        return parse_qsl(text, keep_blank_values=keep_blank_values)
+
+    monkeypatch.setattr("perdure.dashboard.page.parse_qsl", counted)
+    async with guarded() as url:
+        for body in (FIELDS, b"token=" + b"%41" * 100_000, b"&" * 20_000, b"a" * 20_000):
+            # The server closes the connection before it has read all: the answer may be lost in that.
+            with suppress(ConnectionError):
+                status, told = await answer(url, request(b"POST /ui/sign-in", FORM, body))
+                assert status == 413, told[:200]
+        assert (await answer(url, request(b"POST /ui/sign-in", FORM, b"a=&" * 3_000)))[0] == 400
+        assert parsed == []
+        assert (await answer(url, request(b"POST /ui/sign-in", FORM, b"token=x&to=/ui")))[0] == 401
+        assert parsed == [14]
+    assert parse_url_encoded_form_data.cache_info().currsize == 0, "forms stay in memory, with tokens in them"
+
+
+async def test_a_stranger_cannot_fill_the_memory_with_queries() -> None:
+    parse_query_string.cache_clear()
+    async with guarded() as url:
+        for path in (b"/ui/sign-in", b"/health/live", b"/ui/static/style.css"):
+            for query in (b"&".join(b"%d" % n for n in range(101)), b"to=" + b"x" * 8_200):
+                assert (await answer(url, request(b"GET %s?%s" % (path, query))))[0] == 400, path
+        assert parse_query_string.cache_info().currsize == 0
+        assert (await answer(url, request(b"GET /ui/sign-in?to=/ui/runs")))[0] == 200
+
+
+async def test_a_query_has_so_many_fields() -> None:
+    ids = b"&".join(b"id=%d" % n for n in range(1_000))
+    async with site() as url:
+        assert (await answer(url, request(b"GET /api/v1/runs:get-many?" + ids)))[0] == 200
+        assert (await answer(url, request(b"GET /ui/many-runs?do=cancel&q=&" + ids)))[0] == 200
+        assert (await answer(url, request(b"GET /ui/many-runs?do=cancel&q=&" + ids + b"&id=more")))[0] == 400
+        assert (await answer(url, request(b"GET /api/v1/runs?" + b"&".join([b"a"] * 1_101))))[0] == 400
+
+
+async def test_a_long_address_is_not_kept_through_the_sign_in() -> None:
+    async with guarded() as url:
+        _, told = await answer(url, request(b"GET /ui/runs?q=short"))
+        assert b"location: /ui/sign-in?to=/ui/runs%3Fq%3Dshort\r\n" in told
+        _, told = await answer(url, request(b"GET /ui/runs?q=" + b"x" * 3_000))
+        assert b"location: /ui/sign-in?to=/ui\r\n" in told
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        ("POST", "/ui/sign-in", FORM),
+        ("POST", "/ui/many-runs", FORM),
+        ("POST", "/api/v1/runs", JSON),
+        ("PUT", "/api/v1/records/a/b", JSON),
+    ],
+)
+async def test_a_client_that_goes_away_with_half_a_body_is_no_error(
+    method: str, path: str, headers: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Anybody can do that as often as they like, and an error would fill the log."""
+    arriving = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return arriving.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    pairs = [line.split(b": ", 1) for line in headers.split(b"\r\n") if line]
+    scope: Any = {
+        "type": "http",
+        "http_version": "1.1",
+        "scheme": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", b"localhost"), (b"content-length", b"99"), *((name, value) for name, value in pairs)],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }
+    async with Client(MemoryStore()) as client:
+        await create_app(client, pages=dashboard())(scope, receive, send)
+    assert sent[0]["status"] == 400
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_an_answer_about_many_runs_has_an_address_that_a_browser_follows() -> None:
+    async with site() as url:
+        form = urlencode([("do", "cancel"), *(("run", f"1:{'中' * 400}{n}") for n in range(60))]).encode()
+        status, told = await answer(url, request(b"POST /ui/many-runs", FORM, form))
+        assert status == 303
+        target = re.search(rb"location: (\S+)", told)
+        assert target is not None
+        assert len(target[1]) < 8_000
+        assert b"count=60" in target[1]
+        assert (await answer(url, request(b"GET " + target[1])))[0] == 200
+        status, _ = await answer(url, request(b"POST /ui/many-runs", FORM, b"do=cancel&run=" + DIGITS + b":x"))
+        assert status == 400

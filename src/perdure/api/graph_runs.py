@@ -49,11 +49,13 @@ async def drawing_of(
     graph: Graph[Any, Any] | None,
     tokens: TokensView | None,
 ) -> str:
-    """Return a picture of a run's graph with its tokens. Raises RunNotFound, Misuse."""
+    """Return a picture of a run's graph with its tokens. A large one takes a while, so it is drawn in a thread. Raises
+    RunNotFound, Misuse."""
     run, found, journal = await _graph_of(session, run_id, graph)
     if tokens is None:
         tokens = (await _traced(session, run, found, journal)).tokens()
-    return found.to_svg(tokens) if form == "svg" else found.to_mermaid(tokens)
+    found.build()
+    return await asyncio.to_thread(found.to_svg if form == "svg" else found.to_mermaid, tokens)
 
 
 async def definition_of(session: Session, run_id: str) -> DefinitionView:

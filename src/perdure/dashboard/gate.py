@@ -24,6 +24,7 @@ SIGN_IN: Final = f"{PATH}/sign-in"
 _OPEN: Final = (SIGN_IN, f"{PATH}/static/")
 _SAFE: Final = ("GET", "HEAD")
 _COOKIE_CHARS_MAX: Final = 8_000
+_TARGET_CHARS_MAX: Final = 2_000
 
 
 class Gate:
@@ -126,7 +127,8 @@ def _wanted(scope: MutableMapping[str, Any]) -> str:
     raw: bytes = scope.get("raw_path") or b""
     query: bytes = scope.get("query_string") or b""
     path = raw.partition(b"?")[0].decode("ascii", "replace")
-    return f"{path}?{query.decode('ascii', 'replace')}" if query else path
+    target = f"{path}?{query.decode('ascii', 'replace')}" if query else path
+    return target if len(target) <= _TARGET_CHARS_MAX else PATH
 
 
 def safe_target(wanted: str) -> str:

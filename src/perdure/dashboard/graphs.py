@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable
 from typing import Any, Final
@@ -53,10 +54,16 @@ class Graphs:
             return Drawn(picture=for_page(picture), tokens=rows, total=tokens.tokens_total, living=len(living))
         return None
 
-    def plain(self, workflow: str, version: str) -> Markup | None:
-        """Return a picture of a graph without a run; None if the graph is unknown."""
+    async def plain(self, workflow: str, version: str) -> Markup | None:
+        """Return a picture of a graph without a run; None if the graph is unknown, or too large for a picture."""
         graph = self._known.get((workflow, version))
-        return None if graph is None else for_page(graph.to_svg())
+        if graph is None:
+            return None
+        graph.build()
+        try:
+            return for_page(await asyncio.to_thread(graph.to_svg))
+        except Misuse:
+            return None
 
 
 def for_page(drawn: str) -> Markup:

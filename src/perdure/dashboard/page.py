@@ -13,8 +13,10 @@ import logging
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
 from litestar import Request, Response, get, post
+from litestar.exceptions import InternalServerException
 from litestar.handlers import BaseRouteHandler
 from litestar.response import Stream
 from litestar.types import ControllerRouterHandler
@@ -25,6 +27,7 @@ from perdure.dashboard.renderer import HEADERS, PATH, Renderer
 from perdure.engine import AnyClient
 from perdure.errors import PerdureError
 from perdure.http.access import Caller, caller_of, operates, reads
+from perdure.http.bodies import GONE
 from perdure.http.dependencies import Asked, TheClient, TheStreams
 from perdure.http.problems import Refused
 from perdure.http.scopes import Scope
@@ -33,7 +36,10 @@ from perdure.http.streams import MEDIA_TYPE, Said, Streams, looked, may_still_re
 log = logging.getLogger("perdure.http")
 
 _MARK_BYTES: Final = 6
+_FORM_BYTES_MAX: Final = 4 * 1024 * 1024
+_FIELDS_MAX: Final = 2_000
 _TEXT_CHARS_MAX: Final = 1_000_000
+_AT_ONCE_BYTES: Final = 64 * 1024  # A larger form is parsed in a thread.
 
 
 class Form:
@@ -221,15 +227,31 @@ def _done(page: Page, action: Action, renderer: Renderer, graphs: Graphs) -> Bas
     return done
 
 
-async def form_of(request: Asked) -> Form:
-    """Return the form in a request. Raises Refused if there is none."""
+async def form_of(request: Asked, bytes_max: int = _FORM_BYTES_MAX) -> Form:
+    """Return the form in a request. Raises Refused if there is none, or if it is too large.
+
+    `request.form()` of Litestar is not used: it has no limit on fields, and keeps the last 1,024 forms in memory, with
+    the tokens in them."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise Refused("unsupported_media_type", "this path accepts forms only")
-    sent = await request.form()
+    body = bytearray()
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > bytes_max:
+                raise Refused("body_too_large", f"the form has more than {bytes_max} bytes")
+    except InternalServerException:  # Litestar's error for a client that went away.
+        raise Refused("invalid_request", GONE) from None
+    if body.count(b"&") >= _FIELDS_MAX:
+        raise Refused("invalid_request", f"the form has more than {_FIELDS_MAX} fields")
+    return _parsed(bytes(body)) if len(body) <= _AT_ONCE_BYTES else await asyncio.to_thread(_parsed, bytes(body))
+
+
+def _parsed(body: bytes) -> Form:
     fields: dict[str, list[str]] = {}
-    for name, value in sent.multi_items():
-        if not isinstance(value, str) or "\0" in value or len(value) > _TEXT_CHARS_MAX:
+    for name, value in parse_qsl(body.decode("latin-1"), keep_blank_values=True):
+        if "\0" in value or len(value) > _TEXT_CHARS_MAX:
             raise Refused("invalid_request", f"the field {name!r:.80} is too long, or is not plain text")
         fields.setdefault(name, []).append(value)
     return Form(fields)

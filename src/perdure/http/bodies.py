@@ -11,23 +11,27 @@ from litestar.types import Receive
 from perdure.http.problems import Refused
 
 _AT_ONCE_BYTES: Final = 64 * 1024  # A larger body is checked in a thread.
+GONE: Final = "the connection was closed before all of the body had arrived"
 
 
 async def checked(receive: Receive, bytes_max: int) -> Receive:
     """Read and check a JSON body, and return a `receive` that gives it again.
 
     Raises Refused for a body that is too large, is not UTF-8, or has a key twice in one object: readers disagree about
-    which of the two counts, so a proxy may have checked the other one.
+    which of the two counts, so a proxy may have checked the other one. It also raises Refused if the client goes away
+    before all of the body has arrived: anybody can cause that, so it is not an error to be logged.
     """
     parts: list[Any] = []
     size = 0
     while True:
         message: Any = await receive()
+        if message["type"] != "http.request":
+            raise Refused("invalid_request", GONE)
         parts.append(message)
         size += len(message.get("body", b""))
         if size > bytes_max:
             raise Refused("body_too_large", f"the body has more than {bytes_max} bytes")
-        if message["type"] != "http.request" or not message.get("more_body"):
+        if not message.get("more_body"):
             break
     body = b"".join(part.get("body", b"") for part in parts)
     if len(body) <= _AT_ONCE_BYTES:
@@ -67,4 +71,4 @@ def _keys(pairs: list[tuple[str, Any]]) -> None:
             seen.add(key)
 
 
-__all__ = ["checked"]
+__all__ = ["GONE", "checked"]

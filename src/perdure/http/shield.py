@@ -31,6 +31,10 @@ Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 SLASH: Final = "\ufdd0"  # stands for a slash inside a name; it is not a character, so no name contains it
 OPEN: Final = ("/health/live", "/health/ready")  # paths that need no token
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
+# Litestar keeps the last 1,024 queries in memory, each as a pair of texts per field.
+_QUERY_FIELDS_MAX: Final = 1_100
+_STRANGERS_QUERY_BYTES_MAX: Final = 8 * 1024
+_STRANGERS_QUERY_FIELDS_MAX: Final = 100
 _ELSEWHERE: Final = ("cross-site", "same-site")
 _EXPOSED: Final = b"etag, location, retry-after, content-disposition"
 # A browser that has used TLS here uses nothing else for a year.
@@ -141,6 +145,7 @@ class Shield:
             if refused.code == "unauthenticated" and (pages is None or "cookie" in headers):
                 _keep_pace(self._strangers, f"address {address}")  # It may be a guessed token.
             raise
+        _check_query(scope["query_string"], is_stranger=caller is None)
         if caller is not None:
             self._check_origin(headers, origin, caller)
         scope.setdefault("state", {}).update({"caller": caller, IDENTIFY: identify, ADDRESS: address})
@@ -194,6 +199,15 @@ def _path(scope: Scope) -> str:
         # The router would drop the empty part, and find a page for a path that `covers` does not know.
         raise Refused("not_found", "there is nothing at a path with an empty part")
     return "/".join(part.replace("/", SLASH) for part in parts)
+
+
+def _check_query(query: bytes, *, is_stranger: bool) -> None:
+    """Raise Refused for a query that would take much memory, even if it fits into the head of a request."""
+    fields_max = _STRANGERS_QUERY_FIELDS_MAX if is_stranger else _QUERY_FIELDS_MAX
+    if query.count(b"&") >= fields_max:
+        raise Refused("invalid_request", f"the query has more than {fields_max} fields")
+    if is_stranger and len(query) > _STRANGERS_QUERY_BYTES_MAX:
+        raise Refused("invalid_request", f"the query has more than {_STRANGERS_QUERY_BYTES_MAX} bytes")
 
 
 async def _answer(found: Problem, headers: dict[str, str], send: Send) -> None:

@@ -13,6 +13,7 @@ from perdure.values.arguments import Duration, shown, span_of
 PAYLOAD_BYTES_MAX: Final = 2 * 1024 * 1024
 HIERARCHY_LEVELS_MAX: Final = 1_000
 _COUNT_MAX: Final = 2**53
+_SECONDS_MAX: Final = 100 * 366 * 86_400  # Threads cannot wait for much longer.
 _MAY_BE_ZERO: Final = frozenset({"live_runs_max", "recoveries_max", "restarts_max"})
 _TOO_MUCH: Final = "%s is more than any machine has"
 
@@ -88,8 +89,8 @@ def _check_seconds(name: str, bound: object) -> None:
         raise InvalidArguments(f"{name} is a number of seconds, not {shown(bound)}")
     if bound < 0:
         raise InvalidArguments(f"{name} is at least 0, not {shown(bound)}")
-    if bound > _COUNT_MAX and bound != float("inf"):
-        raise InvalidArguments(_TOO_MUCH % name)
+    if bound > _SECONDS_MAX:
+        raise InvalidArguments(f"{name} is at most 100 years, not {shown(bound)}")
 
 
 __all__ = ["HIERARCHY_LEVELS_MAX", "PAYLOAD_BYTES_MAX", "Limits"]

@@ -37,7 +37,7 @@ async def show(visit: Visit) -> Shown:
                 version="" if name in handlers.get(version, ()) else version,
                 engines=hosts,
                 topics=[version] if name in handlers.get(version, ()) else [],
-                picture=visit.graphs.plain(name, version),
+                picture=await visit.graphs.plain(name, version),
             )
             for (name, version), hosts in sorted(found.items())
         ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
+from urllib.parse import quote
 
 from msgspec import Struct
 
@@ -19,6 +20,8 @@ from perdure.views import RunView
 
 _RUNS_MAX: Final = 1_000
 _NAMED_MAX: Final = 50
+_NAMED_CHARS_MAX: Final = 4_000  # The names are part of an address, and browsers and servers limit its length.
+_VERSION_DIGITS_MAX: Final = 18
 
 
 class Words(Struct, frozen=True):
@@ -109,7 +112,7 @@ async def show(visit: Visit) -> Shown:
         raise Refused("invalid_request", f"there is no change {name!r:.40}; use one of {', '.join(CHANGES)}")
     change = CHANGES[name]
     query = visit.asked("q")
-    ids = visit.asked_all("id")
+    ids = list(dict.fromkeys(visit.asked_all("id")))
     runs = [] if visit.asked("done") else await _selected(visit, ids, query)
     return {
         "title": f"{change.title} runs",
@@ -127,8 +130,10 @@ async def show(visit: Visit) -> Shown:
 
 async def _selected(visit: Visit, ids: Sequence[str], query: str) -> list[RunView]:
     """Return the runs with these ids, or those that the filter finds."""
+    if len(ids) > _RUNS_MAX:
+        raise Refused("invalid_request", f"at most {_RUNS_MAX} runs can be changed at once")
     if ids:
-        found = await visit.client.runs.get_many(ids[:_RUNS_MAX])
+        found = await visit.client.runs.get_many(ids)
         return [found[run_id] for run_id in ids if run_id in found]
     if not visit.asked("all"):
         return []
@@ -150,17 +155,28 @@ async def change_all(visit: Visit, form: Form) -> str:
     done, refused = 0, []
     for text in form.texts("run")[:_RUNS_MAX]:
         version, _, run_id = text.partition(":")
-        if not version.isascii() or not version.isdigit() or not run_id:
+        is_number = version.isascii() and version.isdigit() and len(version) <= _VERSION_DIGITS_MAX
+        if not is_number or not run_id:
             raise Refused("invalid_request", f"{text!r:.80} is not a version and a run")
         try:
             await CHANGES[name].do(visit.client, run_id, int(version), visit.caller.name)
             done += 1
         except (ConcurrentModification, RunFinished, RunNotRetryable, RunNotFound, Misuse):
             refused.append(run_id)
-    named = [("refused", one) for one in refused[:_NAMED_MAX]]
-    return url(
-        "many-runs", [("do", name), ("q", form.text("q")), ("done", str(done)), ("count", str(len(refused))), *named]
-    )
+    counts = [("done", str(done)), ("count", str(len(refused)))]
+    return url("many-runs", [("do", name), ("q", form.text("q")[:_NAMED_CHARS_MAX]), *counts, *_named(refused)])
+
+
+def _named(refused: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the first of these runs as parameters of an address that is not too long."""
+    named: list[tuple[str, str]] = []
+    left = _NAMED_CHARS_MAX
+    for run_id in refused[:_NAMED_MAX]:
+        left -= len(quote(run_id))
+        if left < 0:
+            break
+        named.append(("refused", run_id))
+    return named
 
 
 page = Page(name="many_runs", path="/many-runs", show=show, actions=[Action("/many-runs", change_all)], menu="runs")

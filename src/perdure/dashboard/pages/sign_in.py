@@ -17,6 +17,7 @@ from perdure.http.problems import Refused
 from perdure.http.rate_limit import Pace
 
 _TRIES_PER_S, _TRIES_BURST = 1, 20
+_FORM_BYTES_MAX = 16 * 1024  # Strangers may send this form: it must cost next to nothing.
 
 
 def handlers_of(renderer: Renderer, provider: OidcProvider | None = None) -> list[ControllerRouterHandler]:
@@ -64,7 +65,7 @@ def _with_token(responses: _Responses) -> list[ControllerRouterHandler]:
     @post(SIGN_IN, status_code=303)
     async def sign_in(request: Asked, client: TheClient, access: TheAccess) -> Response[str] | Response[None]:
         """Open a session for a valid token."""
-        form = await form_of(request)
+        form = await form_of(request, _FORM_BYTES_MAX)
         to = safe_target(form.text("to"))
         try:
             session = await _session_for(access, client, form.text("token").strip())

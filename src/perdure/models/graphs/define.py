@@ -302,7 +302,7 @@ class Graph(Workflow[..., O], Generic[I, O]):
 
     def to_svg(self, tokens: TokensView | None = None) -> str:
         """Return a complete SVG file. With the tokens of a run (`await run.tokens()`) it shows where they are and were.
-        Raises InvalidDefinition."""
+        Raises InvalidDefinition, and Misuse if the graph is too large for a picture."""
         return svg(picture_of(self._draft_built(), self.definition.nodes, tokens, forks=True), self.name)
 
     def _draft_built(self) -> Plan:

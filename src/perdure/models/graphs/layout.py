@@ -14,6 +14,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from perdure.errors import Misuse
+
 Point = tuple[float, float]
 
 _GAP_X: Final = 26.0  # between boxes
@@ -21,6 +23,8 @@ _GAP_SLOT: Final = 14.0  # beside a line
 _GAP_Y: Final = 13.0  # between layers, at least
 _GAP_Y_MORE: Final = 30.0  # at most so much more, where lines go far to the side
 _SWEEPS: Final = 12
+_SWEPT_MAX: Final = 24_000  # slots times sweeps: a larger picture is ordered and aligned less often
+SLOTS_MAX: Final = 20_000
 _SPREAD: Final = 0.7  # how much of a box's side lines use
 _PORT_GAP: Final = 22.0
 _LOOP_WIDTH: Final = 26.0
@@ -90,7 +94,8 @@ class _Way:
 
 
 def arrange(boxes: Sequence[Box], lines: Sequence[Line]) -> Layout:
-    """Lay out a graph whose first box is where it begins."""
+    """Lay out a graph whose first box is where it begins. The time is bounded: a picture with many slots is swept less
+    often, and one with more than SLOTS_MAX is refused. Raises Misuse."""
     loops = {line.source: max(_loop_width(other) for other in lines if _is_loop(other, line.source)) for line in lines
              if line.source == line.target}  # fmt: skip
     back = _leading_back(boxes, lines)
@@ -99,9 +104,16 @@ def arrange(boxes: Sequence[Box], lines: Sequence[Line]) -> Layout:
         box.id: _Slot(layers_of[box.id], box.width / 2, box.width / 2 + loops.get(box.id, 0.0), box.height, box.id)
         for box in boxes
     }
+    count = len(boxes) + sum(abs(layers_of[line.source] - layers_of[line.target]) for line in lines)
+    if count > SLOTS_MAX:
+        raise Misuse(
+            f"this graph is too large for a picture: its {len(boxes):,} boxes and {len(lines):,} lines take "
+            f"{count:,} places, and there are {SLOTS_MAX:,}; draw it as Mermaid"
+        )
+    sweeps = min(_SWEEPS, max(1, _SWEPT_MAX // count))
     ways = [_way(line, slots, is_back=number in back) for number, line in enumerate(lines)]
-    layers = _ordered(boxes, slots)
-    _place(layers)
+    layers = _ordered(boxes, slots, sweeps)
+    _place(layers, sweeps)
     for way in ways:
         _straighten(way, layers)
     tops = _heights(layers)
@@ -201,7 +213,7 @@ def _way(line: Line, slots: Mapping[str, _Slot], *, is_back: bool) -> _Way:
 # Order
 
 
-def _ordered(boxes: Sequence[Box], slots: Mapping[str, _Slot]) -> list[list[_Slot]]:
+def _ordered(boxes: Sequence[Box], slots: Mapping[str, _Slot], sweeps: int) -> list[list[_Slot]]:
     """Return the layers, each in the order with the fewest crossings found."""
     count = max(slot.layer for slot in slots.values()) + 1
     layers: list[list[_Slot]] = [[] for _ in range(count)]
@@ -214,7 +226,7 @@ def _ordered(boxes: Sequence[Box], slots: Mapping[str, _Slot]) -> list[list[_Slo
             following.extend(slot.below)
     _number(layers)
     best, fewest = [list(layer) for layer in layers], _crossings(layers)
-    for sweep in range(_SWEEPS):
+    for sweep in range(sweeps):
         if not fewest:
             break
         downward = sweep % 2 == 0
@@ -271,11 +283,11 @@ def _crossings_below(layer: Sequence[_Slot]) -> int:
 # Coordinates
 
 
-def _place(layers: Sequence[Sequence[_Slot]]) -> None:
+def _place(layers: Sequence[Sequence[_Slot]], sweeps: int) -> None:
     for layer in layers:
         for slot, offset in zip(layer, _offsets(layer), strict=True):
             slot.x = offset
-    for sweep in range(_SWEEPS * 2 + 1):  # The last one goes down, so that what follows one another is in one line.
+    for sweep in range(sweeps * 2 + 1):  # The last one goes down, so that what follows one another is in one line.
         downward = sweep % 2 == 0
         for layer in layers if downward else reversed(layers):
             wanted = [_wanted(slot, slot.above if downward else slot.below) for slot in layer]
@@ -411,4 +423,4 @@ def _route(
     return Route(points[::-1] if way.is_back else points, label, way.is_back)
 
 
-__all__ = ["Box", "Layout", "Line", "Point", "Route", "arrange"]
+__all__ = ["SLOTS_MAX", "Box", "Layout", "Line", "Point", "Route", "arrange"]
