@@ -23,10 +23,10 @@ Message = dict[str, Any]
 MISUSES: dict[str, tuple[Callable[[Scope], Any], str]] = {
     "a sleep without end": (lambda scope: scope.sleep(timedelta.max), "beyond the year 9999"),
     "a sleep of a text": (lambda scope: scope.sleep("5"), "duration is a duration"),  # type: ignore[arg-type]
-    "a name with NUL": (lambda scope: scope.return_value("a\0", 1), "name of a return value is a text"),
-    "half a character": (lambda scope: scope.return_value("\ud800", 1), "name of a return value is a text"),
+    "a name with NUL": (lambda scope: scope.return_value("a\0", 1), "name of a return value must be a text"),
+    "half a character": (lambda scope: scope.return_value("\ud800", 1), "name of a return value must be a text"),
     "a name that is none": (lambda scope: scope.return_value(5, 1), "name is a text, not 5"),  # type: ignore[arg-type]
-    "a long name": (lambda scope: scope.return_value("a" * 501, 1), "name of a return value must be a text of 1 to 500"),
+    "a long name": (lambda scope: scope.return_value("a" * 501, 1), "return value must be a text of 1 to 500"),
     "a large value": (lambda scope: scope.return_value("a", "x" * 2000), "the return value 'a' has 2,002 bytes"),
     "a large context": (lambda scope: scope.put(NOTE, "x" * 2000), "the context has 2,0"),
     "a large message": (lambda scope: scope.emit(CHILD, {"a": "x" * 2000}) and None, "a message on topic 'child' has"),
