@@ -34,7 +34,7 @@ settings.load_profile("perdure")
 # Nodes of graphs reach servers that the tests have on this machine, which engines do not allow by themselves.
 os.environ.setdefault("PERDURE_NETWORK_ALLOW", "127.0.0.1,localhost")
 
-LIMIT_S = float(os.environ.get("TEST_LIMIT_S", "180"))
+LIMIT_S = float(os.environ.get("TEST_LIMIT_S", "380"))
 # Tables of its own take a test on Postgres a while, so only those run there too that do most with a store, unless all
 # are asked for.
 ALL_ON_POSTGRES = bool(os.environ.get("PERDURE_ALL_ON_POSTGRES"))
