@@ -26,7 +26,7 @@ class Decision(msgspec.Struct):
 
 @step
 async def pay_back(order: str, total: int) -> str:
-    print("paying back", total, "for", order)  # touches the world, so it stands in a step
+    print("paying back", total, "for", order)  # has a side effect, so it is in a step
     return f"{total} for {order}"
 
 

@@ -21,7 +21,7 @@ async def make_plan(topic: str) -> dict[str, list[str]]:
 
 @step
 async def find(query: str) -> str:
-    print("looking up:", query)  # touches the world, so it stands in a step
+    print("looking up:", query)  # has a side effect, so it is in a step
     return f"a note on {query!r}"
 
 

@@ -5,7 +5,7 @@ from perdure import Engine, sleep, step, workflow
 
 @step
 async def greet(name: str) -> str:
-    print("greeting", name)  # touches the world, so it stands in a step
+    print("greeting", name)  # has a side effect, so it is in a step
     return f"hello {name}"
 
 

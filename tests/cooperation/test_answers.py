@@ -163,7 +163,7 @@ async def test_the_error_names_the_root_cause_in_its_first_line(source: StoreSou
         (run,) = (await env.engine.runs.list(workflow="leaf")).runs
         first, second = str(caught.value).splitlines()
         assert first == f"ValueError: leaf failed in step 's1' of leaf[{run.id}]"
-        assert second.startswith("ChildRolledBack: 1 handler of what step 's0' emitted failed")
+        assert second.startswith("ChildRolledBack: 1 handler of messages from step 's0' failed")
         assert caught.value.failure.root_cause.step == "s1"
 
 

@@ -270,7 +270,7 @@ def test_the_failure_reads_across_the_hierarchy(everywhere: Everywhere) -> None:
 def check_failure(world: World) -> None:
     lines = str(world.failure("root")).splitlines()
     leaf, middle, root = (world.run_of(name).id for name in ("leaf", "middle", "root"))
-    assert lines[0].startswith("ChildRolledBack: 1 handler of what step 's0' emitted failed")
+    assert lines[0].startswith("ChildRolledBack: 1 handler of messages from step 's0' failed")
     assert lines[0].endswith(f" in root[{root}]")
     assert lines[1] == "caused by:"
     assert lines[2].endswith(f" in middle[{middle}]")

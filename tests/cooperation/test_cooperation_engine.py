@@ -103,7 +103,7 @@ async def test_a_failure_is_raised_where_the_hierarchy_is_waited_for(source: Sto
             await root.finished()
         assert diary == ["root 0", "child 0", "child 1", "child undo 0", "root undo 0"]
         lines = str(caught.value.failure).splitlines()
-        assert "ChildRolledBack: 1 handler of what step 's0' emitted failed: all of them rolled back" in lines[0]
+        assert "ChildRolledBack: 1 handler of messages from step 's0' failed: all of them rolled back" in lines[0]
         assert lines[2].startswith("  ValueError: child failed in step 's1' of child[")
         assert __file__ in lines[3]
         assert len(lines) == 4  # Whoever calls steps is of no interest.

@@ -97,7 +97,7 @@ async def test_a_function_that_is_cancelled_has_the_hierarchy_give_up(source: St
 async def test_a_function_may_catch_the_failure_of_a_hierarchy(source: StoreSource) -> None:
     async with Environment([forgiving, *operations(fails_at=0)], source) as env:
         run = await env.engine.start(forgiving())
-        assert "ChildRolledBack: 1 handler of what step" in await run.result()
+        assert "ChildRolledBack: 1 handler of messages from step" in await run.result()
 
 
 async def test_a_function_and_its_hierarchy_survive_crashes(fresh: Callable[[], StoreSource]) -> None:

@@ -179,7 +179,7 @@ def child_failure(step: str, source: str, failed: Sequence[tuple[Failure, bool]]
     what = f"{len(worst)} could not roll back" if worst else "all of them rolled back"
     return Failure(
         type=CHILD_ROLLBACK_FAILED if worst else CHILD_ROLLED_BACK,
-        message=f"{len(failed)} handler{'s' * (len(failed) > 1)} of what step {step!r} emitted failed: {what}",
+        message=f"{len(failed)} handler{'s' * (len(failed) > 1)} of messages from step {step!r} failed: {what}",
         source=source,
         causes=(*worst, *rest),
     )
