@@ -20,7 +20,7 @@ from perdure.models.functions.runner import LiveRun, Mismatch
 from perdure.models.graphs.machine import RULES
 from perdure.models.graphs.plan import Plan
 from perdure.models.graphs.runner import GraphRunner
-from perdure.models.graphs.token_views import GraphEvent, GraphEvents, JoinTokens, NodeTokens, TokensView
+from perdure.models.graphs.token_views import GraphEvent, JoinTokens, NodeTokens, TokensView
 from perdure.models.graphs.watched import Watched
 from perdure.ports import Codec, new_id
 from perdure.values.json import Signature
@@ -88,11 +88,9 @@ class Trace:
             tokens_total=len(machine.records),
         )
 
-    def events(self, after: int, limit: int) -> GraphEvents:
-        """Return the events after number `after`."""
-        found: Sequence[GraphEvent] = self._machine.events[after : after + limit]
-        has_more = after + limit < len(self._machine.events)
-        return GraphEvents(run_id=self._run.id, events=found, cursor=found[-1].seq if found and has_more else None)
+    def events(self) -> Sequence[GraphEvent]:
+        """Return what happened, in order."""
+        return self._machine.events
 
 
 def trace(
