@@ -36,6 +36,7 @@ from perdure.models.cooperation.rows import RowCodec
 from perdure.models.cooperation.runner import OperationRunner
 from perdure.models.cooperation.versions import Operations
 from perdure.models.functions.define import RunCall, Workflow
+from perdure.models.graphs.event_pages import EventPages
 from perdure.ports import Clock, Codec, Ids, PlainCodec, Probe, Store, SystemClock, new_id
 from perdure.registry import Registry
 from perdure.storage import open_store
@@ -116,6 +117,7 @@ class Session:
         self.sign_off_failure: StoreError | None = None  # why the store could not retire the engine at its shutdown
         self._ended = asyncio.Event()  # set once the session has stopped, by itself or because it was shut down
         self.followers = Followers()
+        self.event_pages = EventPages()
         self.listener: SessionListener
         self.coordinator: Coordinator
         self.mail: MailRoom

@@ -426,3 +426,85 @@ async def test_a_life_does_not_cost_more_with_a_longer_queue(
         assert await run.result() == sum(range(30))
         await env.check()
     assert len(freed) <= 30
+
+
+@workflow
+async def waits_for_the_end(life: int) -> str:
+    return f"{await receive('end')} in life {life}"
+
+
+@workflow
+async def leaves_a_sleeper() -> str:
+    """A task sleeps for a day at position 1.1, while another one goes on as the next life."""
+
+    async def hop() -> None:
+        await sleep(1)
+        await note("hop")
+        await continue_as(waits_for_the_end(1))
+
+    await asyncio.gather(sleep(timedelta(days=1)), hop())
+    return "never"
+
+
+@pytest.mark.parametrize("workflows", [[leaves_a_sleeper, waits_for_the_end], [leaves_a_sleeper]], ids=["here", "away"])
+async def test_an_engine_that_comes_after_a_hop_finds_no_wait_of_the_life_before(
+    source: StoreSource, workflows: list[Any]
+) -> None:
+    """An engine without the next life's code releases the run, in a commit that concerns no event."""
+    async with Environment(workflows, source, autojump_s=None) as env:
+        await env.engine.start(leaves_a_sleeper(), id="r")
+        await env.advance(1)
+        await env.quiet()
+        clock = env.clock
+    async with Environment([waits_for_the_end], source, clock=clock, autojump_s=None) as env:
+        await env.engine.send(NamedEvent("end", "over"), to="r")
+        assert await env.engine.handle("r").result() == "over in life 1"
+        assert await env.check() == 1
+
+
+# Deadlines.
+
+MINUTE = timedelta(minutes=1)
+
+
+@workflow
+async def hops_on(life: int) -> None:
+    await sleep(10 * MINUTE)
+    await continue_as(hops_on(life + 1))
+
+
+async def deadline_of(env: Environment) -> timedelta:
+    """How long the run still has."""
+    view = await env.engine.runs.get("r")
+    assert view is not None
+    assert view.deadline is not None
+    return view.deadline - env.clock.time
+
+
+async def test_a_deadline_bounds_a_run_over_all_its_lives(source: StoreSource) -> None:
+    async with Environment([hops_on], source, autojump_s=None) as env:
+        run = await env.engine.start(hops_on(0), id="r", deadline=35 * MINUTE)
+        for _ in range(3):
+            await env.advance(10 * MINUTE)
+        assert await deadline_of(env) == 5 * MINUTE
+        await env.advance(5 * MINUTE)
+        with pytest.raises(RunFailed, match="DeadlineExceeded"):
+            await run.result()
+        await run.retry()
+        assert await deadline_of(env) == 35 * MINUTE
+
+
+@pytest.mark.parametrize(("hops", "length"), [(0, 5), (1, 15)])
+async def test_after_a_hop_the_length_of_a_deadline_counts_from_the_start_of_the_run(
+    hops: int, length: int, source: StoreSource
+) -> None:
+    """The audit trail says when a deadline was set, and each life begins with a new one."""
+    async with Environment([hops_on], source, autojump_s=None) as env:
+        run = await env.engine.start(hops_on(0), id="r", deadline=timedelta(days=1))
+        await env.advance(9 * MINUTE if hops else 10 * MINUTE)
+        await env.engine.handle("r").update(deadline=(6 if hops else 5) * MINUTE)
+        await env.advance(6 * MINUTE)
+        with pytest.raises(RunFailed, match="DeadlineExceeded"):
+            await run.result()
+        await run.retry()
+        assert await deadline_of(env) == length * MINUTE

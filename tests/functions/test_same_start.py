@@ -159,13 +159,18 @@ def test_the_hash_seed_of_a_process_does_not_matter(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "import asyncio\n"
-        "from perdure import Engine, receive, workflow\n"
+        "from perdure import Engine, continue_as, receive, workflow\n"
         "@workflow\n"
         "async def takes(names: set[str]) -> None:\n"
         "    await receive('never')\n"
+        "@workflow\n"
+        "async def hops(names: set[str], left: int) -> None:\n"
+        "    if left:\n"
+        "        await continue_as(hops(names, left - 1))\n"
         "async def main() -> None:\n"
         f"    async with Engine('sqlite:///{tmp_path / 'shop.db'}') as engine:\n"
         "        await engine.start(takes({str(n) for n in range(20)}), id='r')\n"
+        "        await engine.run(hops({str(n) for n in range(20)}, 1), id='c')\n"  # Only its digest is stored.
         "asyncio.run(main())\n"
     )
     for seed in ("1", "2"):

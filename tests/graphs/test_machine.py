@@ -18,7 +18,9 @@ from perdure.models.graphs.decisions import Decisions, TimerKey
 from perdure.models.graphs.machine import Machine
 from perdure.models.graphs.merges import Merge
 from perdure.models.graphs.plan import Plan
+from perdure.models.graphs.rules import MERGES_RULES
 from perdure.models.graphs.scopes import Scope
+from perdure.models.graphs.sizes import Sizes
 from perdure.models.graphs.spec import JoinSpec, MergeSpec
 from perdure.models.graphs.tokens import Token
 
@@ -259,29 +261,29 @@ def test_the_same_story_gives_the_same_decisions(block: Block, seed: int, keep: 
 
 def test_late_outputs_are_added_in_place_until_somebody_reads_them() -> None:
     """A thousand branches that come late copy the list once. What was read before stays as it was."""
-    scope = Scope()
+    scope, sizes = Scope(), Sizes(1_000_000, MERGES_RULES)
     merge = Merge(MergeSpec(target="state.deep.got", strategy="append"), "place", None)
     other = Merge(MergeSpec(target="state.deep.keyed", strategy="keyed"), "place", None)
-    merge.apply({0: "first"}, scope)
+    merge.apply({0: "first"}, scope, sizes)
     read = scope.read("state.deep.got")
     for index in range(1, 4):
-        merge.add_late(index, index, scope)
-        other.add_late(index, index, scope)
+        merge.add_late(index, index, scope, sizes)
+        other.add_late(index, index, scope, sizes)
     assert read == ["first"]
     grown = scope.grown("state.deep.got", list)
     for index in range(4, 1_000):
-        merge.add_late(index, index, scope)
-        other.add_late(index, index, scope)
+        merge.add_late(index, index, scope, sizes)
+        other.add_late(index, index, scope, sizes)
     assert scope.grown("state.deep.got", list) is grown
     read = Scope(scope).read("state.deep")  # from a branch below
-    merge.add_late(1_000, [1_000, 1_001], scope)
-    other.add_late(1_000, "last", scope)
+    merge.add_late(1_000, [1_000, 1_001], scope, sizes)
+    other.add_late(1_000, "last", scope, sizes)
     assert read == {"got": ["first", *range(1, 1_000)], "keyed": {str(index): index for index in range(1, 1_000)}}
     assert scope.read("state.deep.got") == ["first", *range(1, 1_002)]
     assert scope.read("state.deep.keyed")["1000"] == "last"
     whole = scope.whole("state")
-    merge.add_late(1_001, "after", scope)
+    merge.add_late(1_001, "after", scope, sizes)
     assert whole["deep"]["got"][-1] == 1_001
     scope.write("state.deep", {"got": "no list"})
     with pytest.raises(JoinFailed, match="append needs a list"):
-        merge.add_late(1_002, "too late", scope)
+        merge.add_late(1_002, "too late", scope, sizes)

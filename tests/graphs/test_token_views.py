@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Client, NamedEvent, Retry, sleep, step, workflow
+from perdure import Client, NamedEvent, Retry, RunHandle, sleep, step, workflow
 from perdure.errors import Misuse, RunFailed, RunNotFound
 from perdure.graph import (
     END,
@@ -26,6 +27,7 @@ from perdure.graph import (
     timer,
     wait,
 )
+from perdure.kernel.records import Run
 from perdure.kernel.status import FINISHED
 from perdure.ports import Store
 from perdure.testing import Environment
@@ -284,6 +286,96 @@ async def test_events_come_in_pages(source: StoreSource) -> None:
                 await env.engine.handle("r").graph_events(after=after, limit=limit)
         with pytest.raises(RunNotFound):
             await env.engine.handle("nobody").graph_events()
+
+
+async def all_pages(run: RunHandle[Any], limit: int, graph: Graph[Any, Any] | None = None) -> list[GraphEvent]:
+    paged: list[GraphEvent] = []
+    after: int | None = 0
+    while after is not None:
+        page = await run.graph_events(after=after, limit=limit, graph=graph)
+        paged += page.events
+        after = page.cursor
+    return paged
+
+
+def counting_replays(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    replays: list[str] = []
+    trace = Graph.trace
+
+    def counted(self: Graph[Any, Any], run: Run, *rest: Any) -> Any:
+        replays.append(run.id)
+        return trace(self, run, *rest)
+
+    monkeypatch.setattr(Graph, "trace", counted)
+    return replays
+
+
+async def test_all_pages_together_take_one_replay(source: StoreSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = nested()
+    async with Environment([graph], source) as env:
+        run = await env.engine.start(graph(), id="r")
+        await run.result()
+        whole = list((await run.graph_events()).events)
+        replays = counting_replays(monkeypatch)
+        for handed in (None, graph):
+            assert await all_pages(env.engine.handle("r"), 3, handed) == whole
+        assert replays == ["r", "r"]
+
+
+async def test_pages_of_several_runs_may_be_read_at_once(source: StoreSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = nested()
+    async with Environment([graph], source) as env:
+        ids = [f"r-{number}" for number in range(3)]
+        for run_id in ids:
+            await env.engine.run(graph(), id=run_id)
+        replays = counting_replays(monkeypatch)
+        told = await asyncio.gather(*[all_pages(env.engine.handle(run_id), 5) for run_id in ids])
+        assert sorted(replays) == ids
+        assert [len(events) for events in told] == [len(told[0])] * 3
+
+
+async def test_pages_of_a_run_that_goes_on_meanwhile_are_those_of_the_whole(
+    source: StoreSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = nested()
+    async with Environment([graph], source, autojump_s=None) as env:
+        run = await env.engine.start(graph(), id="r")
+        replays = counting_replays(monkeypatch)
+        read: list[GraphEvent] = []
+        for _ in range(30):
+            await env.quiet()
+            before = len(replays)
+            for _ in range(3):  # The second time nothing has happened since, and a page before the end is known.
+                page = await run.graph_events(after=len(read), limit=1_000)
+                assert [event.seq for event in page.events] == [*range(len(read) + 1, len(read) + len(page.events) + 1)]
+                read += page.events
+                assert (await run.graph_events(after=0, limit=1)).events == read[:1]
+            assert len(replays) <= before + (1 if await run.status() != "succeeded" else 6)
+            await env.advance(1)
+        monkeypatch.undo()
+        assert read == list((await run.graph_events()).events)
+        assert read[-1].kind == "run_completed"
+
+
+async def test_pages_of_a_retried_run_are_those_of_the_retry(source: StoreSource) -> None:
+    broken = True
+
+    @step(name="may_fail", retry=Retry.never())
+    async def may_fail() -> int:
+        if broken:
+            raise ValueError("broken")
+        return 1
+
+    graph: Graph[Any, Any] = Graph("may fail")
+    graph.node("work", may_fail)
+    async with Environment([graph], source) as env:
+        run = await env.engine.start(graph(), id="r")
+        with pytest.raises(RunFailed):
+            await run.result()
+        assert [event.kind for event in (await run.graph_events(limit=3)).events][-1] == "node_started"
+        broken = False
+        await (await run.retry()).result()
+        assert [event.kind for event in await all_pages(run, 2)][-1] == "run_completed"
 
 
 async def test_events_of_a_part_of_the_journal_are_the_first_of_all(source: StoreSource) -> None:

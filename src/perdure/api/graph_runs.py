@@ -14,6 +14,8 @@ import msgspec
 
 from perdure.errors import Misuse, RunNotFound
 from perdure.kernel.records import Entry, Run
+from perdure.kernel.status import FINISHED
+from perdure.models.graphs.event_pages import key_of, page_of
 from perdure.registry import named
 from perdure.session import Session
 from perdure.values.checks import checked_text
@@ -36,10 +38,23 @@ async def tokens_of(session: Session, run_id: str, graph: Graph[Any, Any] | None
 async def graph_events_of(
     session: Session, run_id: str, after: int, limit: int, graph: Graph[Any, Any] | None
 ) -> GraphEvents:
-    """Return the events of a run, derived from its journal. Raises RunNotFound, Misuse."""
+    """Return the events of a run, derived from its journal. To read all pages takes one replay. Raises RunNotFound,
+    Misuse."""
     if not 1 <= limit <= _EVENTS_MAX or after < 0:
         raise Misuse(f"limit must be between 1 and {_EVENTS_MAX:,}, and after at least 0, not {limit} and {after}")
-    return (await _trace(session, run_id, graph)).events(after, limit)
+    digest, pages = "" if graph is None else graph.digest, session.event_pages
+    run = await (_stored_run(session, run_id) if graph is None else _run_of(session, run_id, graph))
+    if (page := pages.page(key_of(run, digest), run, after, limit)) is not None:
+        return page
+    run, found, journal = await _graph_of(session, run_id, graph)
+    key, entries = key_of(run, digest), len(journal[1])
+    if (page := pages.page(key, run, after, limit, entries)) is not None:
+        return page
+    events = (await _traced(session, run, found, journal)).events()
+    page = page_of(run_id, events, after, limit)
+    if page.cursor is not None or run.status not in FINISHED:
+        pages.keep(key, run, events, entries)
+    return page
 
 
 async def drawing_of(

@@ -21,7 +21,7 @@ from perdure.models.graphs.plan import Plan
 from perdure.models.graphs.rules import RULES
 from perdure.models.graphs.runner import GraphRunner
 from perdure.models.graphs.token_log import TokenLog, waiting_joins
-from perdure.models.graphs.token_views import GraphEvent, GraphEvents, JoinTokens, NodeTokens, TokensView
+from perdure.models.graphs.token_views import GraphEvent, JoinTokens, NodeTokens, TokensView
 from perdure.models.graphs.watched import WatchedMachine
 from perdure.ports import Codec, new_id
 from perdure.values.json import Signature
@@ -89,11 +89,9 @@ class Trace:
             tokens_total=len(log.records),
         )
 
-    def events(self, after: int, limit: int) -> GraphEvents:
-        """Return the events after number `after`."""
-        found: Sequence[GraphEvent] = self._machine.log.events[after : after + limit]
-        has_more = after + limit < len(self._machine.log.events)
-        return GraphEvents(run_id=self._run.id, events=found, cursor=found[-1].seq if found and has_more else None)
+    def events(self) -> Sequence[GraphEvent]:
+        """Return the events of the run, in order."""
+        return self._machine.log.events
 
 
 def trace(

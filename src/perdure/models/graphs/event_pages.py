@@ -1,0 +1,71 @@
+"""Events of runs that somebody reads page by page, so that not every page replays the run's journal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from perdure.kernel.records import Run
+from perdure.kernel.status import FINISHED
+from perdure.models.graphs.token_views import GraphEvent, GraphEvents
+
+_RUNS_MAX: Final = 4
+
+Key = tuple[object, ...]
+
+
+class _Kept(Struct, frozen=True, gc=False):
+    """The events of a run, and up to where: its version, and how many entries its journal had."""
+
+    events: Sequence[GraphEvent]
+    version: int
+    entries: int
+
+
+def key_of(run: Run, digest: str) -> Key:
+    """Return what the events of a run depend on, beside how far it is. `digest` is that of a graph that the reader has
+    given."""
+    return run.id, run.attempt, run.origin, run.workflow, run.workflow_version, digest
+
+
+class EventPages:
+    """The events of the runs that were read last. Events are numbered and never change, so a page that is not the last
+    one is right however far the run has got. The events of a run that has ended are kept until its last page is
+    read."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Key, _Kept] = {}
+
+    def page(self, key: Key, run: Run, after: int, limit: int, entries: int | None = None) -> GraphEvents | None:
+        """Return a page, or None if it takes a replay. `entries` is how many entries the journal has, if that is
+        known."""
+        kept = self._kept.pop(key, None)
+        if kept is None:
+            return None
+        has_more = after + limit < len(kept.events)
+        is_over = run.status in FINISHED
+        if not has_more and (kept.version != run.version or (not is_over and kept.entries != entries)):
+            self._kept[key] = kept  # It may still do for another page.
+            return None
+        if has_more or not is_over:
+            self._kept[key] = kept
+        return page_of(run.id, kept.events, after, limit)
+
+    def keep(self, key: Key, run: Run, events: Sequence[GraphEvent], entries: int) -> None:
+        """Keep the events of a run, and forget those of the run that was read longest ago."""
+        self._kept.pop(key, None)
+        self._kept[key] = _Kept(events, run.version, entries)
+        while len(self._kept) > _RUNS_MAX:
+            del self._kept[next(iter(self._kept))]
+
+
+def page_of(run_id: str, events: Sequence[GraphEvent], after: int, limit: int) -> GraphEvents:
+    """Return the events after number `after`."""
+    found = events[after : after + limit]
+    has_more = after + limit < len(events)
+    return GraphEvents(run_id=run_id, events=found, cursor=found[-1].seq if found and has_more else None)
+
+
+__all__ = ["EventPages", "key_of", "page_of"]
