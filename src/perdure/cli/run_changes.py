@@ -221,7 +221,7 @@ def _add_update(runs: typer.Typer) -> None:
         if terminal.as_json:
             terminal.document({"run": view})
         else:
-            terminal.say(f"updated {id}")
+            terminal.print_text(f"updated {id}")
 
 
 def _active() -> list[str]:

@@ -15,7 +15,7 @@ from perdure.kernel.pieces import Pieces, at_once, parts
 from perdure.models.common.background import BackgroundTasks
 from perdure.models.common.blame import Blame
 from perdure.models.common.carriers import Carriers
-from perdure.models.common.fence_check import Proof
+from perdure.models.common.fence_check import FenceCheck
 from perdure.models.common.host_parts import HostParts
 from perdure.models.cooperation.advances import Advances
 from perdure.models.cooperation.cause_reader import CauseReader
@@ -54,8 +54,8 @@ class OperationHost:
         self.runner = OperationRunner(
             operations=operations, registry=registry, rows=rows, codec=parts.codec, ids=parts.ids, now=parts.clock.now
         )
-        proof = Proof(parts.store, parts.coordinator)
-        self._carriers = Carriers(proof)
+        fence_check = FenceCheck(parts.store, parts.coordinator)
+        self._carriers = Carriers(fence_check)
         transactions = Transactions(parts)
         executor = Executor(
             parts=parts,
@@ -64,7 +64,7 @@ class OperationHost:
             transactions=transactions,
             causes=CauseReader(parts.store, rows, self.runner.notifications.failures),
             blame=self._blame,
-            proof=proof,
+            fence_check=fence_check,
         )
         shared = OperationParts(
             engine=parts,
