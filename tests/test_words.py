@@ -72,6 +72,22 @@ RETIRED = {
     "news": "notification",
     "told": "notified",
     "heard": "received",
+    "say": "add_output, print_text",
+    "say_lines": "print_lines",
+    "Said": "StreamEvent",
+    "unsaid": "unwritten",
+    "Speaker": "UnwrittenItems",
+    "speaker": "unwritten",
+    "Telling": "AnswerStream",
+    "Proof": "FenceCheck",
+    "proof": "fence_check",
+    "_proof": "_fence_check",
+    "tell": "notify, call_on_loop",
+    "_tell": "_notify",
+    "tell_others": "notify_others",
+    "_told": "_message",
+    "Unborn": "PendingBranches",
+    "unborn": "pending",
 }
 # Folders in which a retired name means something else: a picture has boxes, HTTP has a verb POST, a look of a page, a
 # record that was found.

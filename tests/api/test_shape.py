@@ -20,9 +20,7 @@ PARAMETERS_MAX = 12
 LINES_MAX = 70
 
 # What is larger than it should be, and how large it is. Make it smaller, and its number; add nothing.
-MANY_METHODS: dict[str, int] = {
-    "perdure.models.cooperation.host:OperationHost": 46,
-}
+MANY_METHODS: dict[str, int] = {}
 MANY_PARAMETERS: dict[str, int] = {}
 LONG_FUNCTIONS: dict[str, int] = {}
 

@@ -17,7 +17,7 @@ from perdure.coordinator import decisions
 from perdure.coordinator.decisions import DECIDED_AT_ONCE_MAX
 from perdure.errors import InvalidArguments, ScopeFailed
 from perdure.kernel.decide import decide
-from perdure.models.cooperation.host import OperationHost
+from perdure.models.cooperation.advances import Advances
 from perdure.models.cooperation.turns import BEGUN_AT_ONCE_MAX
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
@@ -206,7 +206,7 @@ async def test_what_is_done_in_one_turn_of_the_loop_does_not_grow_with_the_child
 ) -> None:
     turn = Turn()
     monkeypatch.setattr(decisions, "decide", turn.counting("decided", decide))
-    monkeypatch.setattr(OperationHost, "_go_on", turn.counting("went on", OperationHost._go_on))  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(Advances, "go_on", turn.counting("went on", Advances.go_on))
     async with Environment(wide(), source) as env:
         watching = asyncio.create_task(turn.watch())
         await fan_out(env, 2_000)

@@ -88,7 +88,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
 
 
 def drafts_of(env: Environment) -> Drafts:
-    return env.engine.runtime.operations._drafts  # pyright: ignore[reportPrivateUsage]
+    return env.engine.runtime.operations._advances.drafts  # pyright: ignore[reportPrivateUsage]
 
 
 async def runs_of(env: Environment) -> Counter[str]:

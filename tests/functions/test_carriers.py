@@ -13,7 +13,7 @@ import pytest
 from perdure import Engine, Retry, current_step, step, workflow
 from perdure.errors import RunFailed
 from perdure.models.common.carriers import Carriers
-from perdure.models.common.fence_check import Proof
+from perdure.models.common.fence_check import FenceCheck
 from perdure.models.functions.block_watch import culprit
 
 colour: ContextVar[str] = ContextVar("colour", default="none")
@@ -224,7 +224,7 @@ async def test_many_steps_that_end_together_leave_turns_to_others() -> None:
         ended.append(value)
 
     alive = Alive()
-    carriers = Carriers(Proof(alive, alive))
+    carriers = Carriers(FenceCheck(alive, alive))
     for number in range(1000):
         carriers.give(Parcel(number, hand_over))
     await done.wait()
@@ -245,7 +245,7 @@ async def test_who_is_slow_between_two_steps_is_not_taken_for_the_first() -> Non
         if value == 1:
             done.set()
 
-    carriers = Carriers(Proof(Slow(), Alive()))
+    carriers = Carriers(FenceCheck(Slow(), Alive()))
     carriers.give(Parcel(0, hand_over))
     carriers.give(Parcel(1, hand_over))
     await done.wait()
@@ -269,7 +269,7 @@ async def test_a_step_does_not_begin_whose_run_is_stopped_by_the_batch_that_prov
 
     fence = Stopping()
     fence.stopping.add("run")
-    carriers = Carriers(Proof(fence, fence))
+    carriers = Carriers(FenceCheck(fence, fence))
     carriers.give(parcel)
     while not (dropped.is_set() or ended):
         await asyncio.sleep(0)

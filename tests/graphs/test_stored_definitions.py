@@ -18,7 +18,7 @@ from perdure.errors import InvalidArguments, InvalidDefinition, Misuse, RunFaile
 from perdure.graph import Graph, add_kind, all_of, assign, child, collect, human, reduce_with, wait
 from perdure.models.functions.commands import Output
 from perdure.models.functions.context import require_loop
-from perdure.models.functions.publications import said
+from perdure.models.functions.publications import add_output_nowait
 from perdure.models.graphs import define
 from perdure.models.graphs.runner import interpret
 from perdure.models.graphs.stored import KEY
@@ -324,7 +324,7 @@ async def test_a_run_whose_outline_has_no_digest_published_it_or_remembers_none(
 
     async def as_before(plan: Any, input: Any) -> Any:
         if published:
-            said(require_loop("a graph"), Output(KEY, f'"{graph.digest}"', False))
+            add_output_nowait(require_loop("a graph"), Output(KEY, f'"{graph.digest}"', False))
         return await interpret(plan, input)
 
     monkeypatch.setattr(define, "interpret", as_before)

@@ -7,7 +7,7 @@ import secrets
 
 import pytest
 
-from perdure.models.common.fence_check import Proof
+from perdure.models.common.fence_check import FenceCheck
 from perdure.models.cooperation import host
 from perdure.testing.simulate.hierarchies import simulate_hierarchies
 from perdure.testing.simulate.mix import Mix
@@ -71,10 +71,10 @@ PAUSES = Mix(
 def test_an_engine_that_was_taken_for_dead_and_begins_steps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deliberate bug: an engine that stood still does not ask whether its runs are still its own."""
 
-    def is_sure_of(self: Proof, run_id: str, *, is_alive: bool = False) -> bool:
+    def is_sure_of(self: FenceCheck, run_id: str, *, is_alive: bool = False) -> bool:
         return run_id not in self._stopping  # pyright: ignore[reportPrivateUsage]
 
-    monkeypatch.setattr(Proof, "is_sure_of", is_sure_of)
+    monkeypatch.setattr(FenceCheck, "is_sure_of", is_sure_of)
     reports = ((seed, simulate_hierarchies(seed, mix=PAUSES)) for seed in range(100))
     seed = next((seed for seed, report in reports if "had been cancelled" in report.problem), None)
     assert seed is not None

@@ -66,7 +66,7 @@ def add_to(app: typer.Typer) -> None:
         if terminal.as_json:
             terminal.document({"store": where, "figures": figures})
             return
-        terminal.say(where)
+        terminal.print_text(where)
         rows = [(one.name, *[_rounded(value) for value in (one.p50_ms, one.p99_ms, one.per_s)]) for one in figures]
         terminal.table(("what", "p50 ms", "p99 ms", "per second"), rows, empty="")
 

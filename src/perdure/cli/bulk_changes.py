@@ -58,11 +58,11 @@ async def each(terminal: Terminal, what: str, ids: Sequence[str], act: Callable[
         counts: dict[str, int] = {}
         for result in results:
             counts[result.result] = counts.get(result.result, 0) + 1
-        terminal.say(", ".join(f"{count} {name}" for name, count in counts.items()))
+        terminal.print_text(", ".join(f"{count} {name}" for name, count in counts.items()))
         terminal.table(("id", "why not"), [(r.id, r.message) for r in results if r.error][:_SHOWN], empty="")
     else:
         for result in results:
-            terminal.say(f"{result.result} {result.id}" + (f": {result.message}" if result.message else ""))
+            terminal.print_text(f"{result.result} {result.id}" + (f": {result.message}" if result.message else ""))
     return Code.FAILED if is_refused else Code.DONE
 
 
@@ -73,7 +73,7 @@ def announce(
     if not yes and terminal.is_tty:
         terminal.table(columns, rows[:_SHOWN], empty="")
         if len(rows) > _SHOWN:
-            terminal.say(f"… and {len(rows) - _SHOWN} more")
+            terminal.print_text(f"… and {len(rows) - _SHOWN} more")
     terminal.confirm(f"{what}?", yes=yes)
 
 

@@ -55,12 +55,12 @@ def add_to(app: typer.Typer) -> None:
         if terminal.as_json:
             terminal.document(report)
             return Code.DONE if report.is_kept else Code.FAILED
-        terminal.say(
+        terminal.print_text(
             f"{_mark(report.completed == report.orders)} {report.completed} of {report.orders} orders completed"
         )
-        terminal.say(f"{_mark(not report.broken)} {report.broken} steps ran again although they were done")
-        terminal.say(f"  {report.repeated} steps ran again: the kill caught them at work, before they were done")
-        terminal.say_lines(
+        terminal.print_text(f"{_mark(not report.broken)} {report.broken} steps ran again although they were done")
+        terminal.print_text(f"  {report.repeated} steps ran again: the kill caught them at work, before they were done")
+        terminal.print_lines(
             [
                 "",
                 "look around:",
@@ -88,16 +88,16 @@ async def _play(terminal: Terminal, folder: Path) -> Report:
     async with Client(url) as client:
         with terminal.live() if terminal.is_tty else nullcontext() as live:
             async with _worker(url, notes) as first:
-                terminal.say(f"process {first.pid} handles {ORDERS} orders of {len(STEPS)} steps each")
+                terminal.print_text(f"process {first.pid} handles {ORDERS} orders of {len(STEPS)} steps each")
                 await _until_half(client, first, live)
                 first.kill()  # SIGKILL: the process cannot react to it.
                 await first.wait()
             done = await _done(client)
-            terminal.say(
+            terminal.print_text(
                 f"killed process {first.pid} with SIGKILL: {len(done)} of {ORDERS * len(STEPS)} steps were done"
             )
             async with _worker(url, notes) as second:
-                terminal.say(f"process {second.pid} continues with the same file")
+                terminal.print_text(f"process {second.pid} continues with the same file")
                 await _until_end(client, second, live)
             await _show(live, client)
         runs = (await client.runs.list(workflow="perdure.demo.order", limit=1000)).runs

@@ -49,11 +49,11 @@ def add_to(app: typer.Typer) -> None:
             terminal.document({"store": shown(terminal.settings.store), "findings": findings})
             return code
         if terminal.is_tty:
-            terminal.say(shown(terminal.settings.store))
+            terminal.print_text(shown(terminal.settings.store))
         terminal.table(("state", "what", "found"), [(one.state, one.check, one.found) for one in findings], empty="")
         for one in findings:
             if one.todo:
-                terminal.say(f"{one.check}: {one.todo}")
+                terminal.print_text(f"{one.check}: {one.todo}")
         return code
 
 

@@ -53,13 +53,13 @@ def add_to(app: typer.Typer) -> None:
             version = was if check else schema.known
             terminal.document({"store": shown(url), "was": was, "version": version, "known": schema.known})
         elif not is_due:
-            terminal.say(f"{shown(url)} is up to date: version {schema.known}")
+            terminal.print_text(f"{shown(url)} is up to date: version {schema.known}")
         elif check:
-            terminal.say(
+            terminal.print_text(
                 f"{shown(url)} has {f'version {was}' if was else 'no tables yet'}; this Perdure needs {schema.known}"
             )
         else:
-            terminal.say(f"{shown(url)} now has version {schema.known}" + (f", from {was}" if was else ""))
+            terminal.print_text(f"{shown(url)} now has version {schema.known}" + (f", from {was}" if was else ""))
         return int(check and is_due)
 
 

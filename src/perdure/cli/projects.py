@@ -144,12 +144,12 @@ def add_to(app: typer.Typer) -> None:
         if terminal.as_json:
             terminal.document({"folder": str(folder), "files": sorted(FILES)})
             return
-        terminal.say(f"wrote {folder}: {', '.join(FILES)}")
-        terminal.say_lines(["next:", f"  cd {folder}", "  perdure worker", "and in another terminal:"])
-        terminal.say_lines(
+        terminal.print_text(f"wrote {folder}: {', '.join(FILES)}")
+        terminal.print_lines(["next:", f"  cd {folder}", "  perdure worker", "and in another terminal:"])
+        terminal.print_lines(
             ["  perdure start checkout order=o-17 --id o-17", "  perdure send paid amount=100 --to o-17"]
         )
-        terminal.say("  perdure runs watch o-17")
+        terminal.print_text("  perdure runs watch o-17")
 
 
 _NAMED: Final = ("perdure.toml", "README.md")

@@ -34,6 +34,7 @@ class Change(Struct, frozen=True, kw_only=True):
     verb: str
     progress: str
     act: Callable[[AnyClient, str], Awaitable[str]]
+    statuses: Sequence[str]  # the statuses of the runs that it applies to, unless options choose some
     held: bool | None = None  # whether it applies only to held runs, or only to runs that are not held
 
 
@@ -81,7 +82,6 @@ def _add_cancel(runs: typer.Typer) -> None:
         selection = Selection(
             workflow=workflow, status=status, hold=hold, tag=tag, parent=parent, since=since, before=before
         )
-        selection.default_to(_active())
 
         async def act(client: AnyClient, id: str) -> str:
             if await client.handle(id).cancel(reason=reason, actor=actor()):
@@ -89,7 +89,7 @@ def _add_cancel(runs: typer.Typer) -> None:
             found = await existing(client, id)
             raise _conflict(f"run {id!r} has ended: it is {found.status}", id, "run_finished")
 
-        change = Change(verb="cancel", progress="cancelling", act=act)
+        change = Change(verb="cancel", progress="cancelling", act=act, statuses=_active())
         return await _apply(terminal, change, _request(ids, selection, everything, yes, at_most, dry_run))
 
 
@@ -115,14 +115,13 @@ def _add_pause(runs: typer.Typer) -> None:
         It holds the runs with the given ids, or, after asking, all runs that options select. Steps that are running are
         cancelled; they run again after the run is resumed."""
         selection = Selection(workflow=workflow, status=status, tag=tag, parent=parent, since=since, before=before)
-        selection.default_to(_active())
 
         async def act(client: AnyClient, id: str) -> str:
             if await client.handle(id).pause(reason=reason, actor=actor()):
                 return "paused"
             raise _conflict(f"run {id!r} is held already", id)
 
-        change = Change(verb="pause", progress="pausing", act=act, held=False)
+        change = Change(verb="pause", progress="pausing", act=act, statuses=_active(), held=False)
         return await _apply(terminal, change, _request(ids, selection, everything, yes, at_most, dry_run))
 
 
@@ -149,14 +148,13 @@ def _add_resume(runs: typer.Typer) -> None:
         selection = Selection(
             workflow=workflow, status=status, hold=hold, tag=tag, parent=parent, since=since, before=before
         )
-        selection.default_to(_active())
 
         async def act(client: AnyClient, id: str) -> str:
             if await client.handle(id).resume(actor=actor()):
                 return "resumed"
             raise _conflict(f"run {id!r} is not held", id)
 
-        change = Change(verb="resume", progress="resuming", act=act, held=True)
+        change = Change(verb="resume", progress="resuming", act=act, statuses=_active(), held=True)
         return await _apply(terminal, change, _request(ids, selection, everything, yes, at_most, dry_run))
 
 
@@ -179,13 +177,12 @@ def _add_retry(runs: typer.Typer) -> None:
 
         It retries the runs with the given ids, or, after asking, all failed runs that options select."""
         selection = Selection(workflow=workflow, tag=tag, parent=parent, since=since, before=before)
-        selection.default_to(["failed"])
 
         async def act(client: AnyClient, id: str) -> str:
             await client.handle(id).retry(actor=actor())
             return "retried"
 
-        change = Change(verb="retry", progress="retrying", act=act)
+        change = Change(verb="retry", progress="retrying", act=act, statuses=["failed"])
         return await _apply(terminal, change, _request(ids, selection, everything, yes, at_most, dry_run))
 
 
@@ -221,7 +218,7 @@ def _add_update(runs: typer.Typer) -> None:
         if terminal.as_json:
             terminal.document({"run": view})
         else:
-            terminal.say(f"updated {id}")
+            terminal.print_text(f"updated {id}")
 
 
 def _active() -> list[str]:
@@ -249,6 +246,7 @@ def _request(
 
 async def _apply(terminal: Terminal, change: Change, request: Request) -> int:
     """Change the runs that were asked for, and return the exit code. Raises Refusal."""
+    request.selection.default_to(change.statuses)
     async with terminal.client() as client:
         if request.dry_run:
             return _show_dry_run(terminal, await _found(client, change, request))

@@ -119,7 +119,7 @@ def _add_show(runs: typer.Typer) -> None:
             terminal.fields([("failed at", f"{entry.kind} {entry.name}, position {entry.position}")])
         failure = entry.failure if entry is not None else run.failure
         if failure is not None and failure.stack and terminal.is_tty:
-            terminal.say_lines(["", *failure.stack.splitlines()])
+            terminal.print_lines(["", *failure.stack.splitlines()])
 
 
 async def _failed_entry(client: AnyClient, run: RunView) -> EntryView | None:

@@ -170,13 +170,13 @@ def _announce(terminal: Terminal, url: str, token: str | None, *, has_dashboard:
         said = {"event": "serving", "store": store, "pid": os.getpid(), "url": url}
         terminal.json_line(said if token is None else {**said, "token": token})
         return
-    terminal.say(f"the HTTP API of {store} is at {url}")
+    terminal.print_text(f"the HTTP API of {store} is at {url}")
     if token is not None:
-        terminal.say(
+        terminal.print_text(
             f"programs send `Authorization: Bearer {token}`; it is valid until this server ends or a token is created"
         )
     if has_dashboard:
-        terminal.say(f"the dashboard is at {link}")
+        terminal.print_text(f"the dashboard is at {link}")
     terminal.note("Ctrl-C stops it")
 
 

@@ -112,11 +112,11 @@ class Terminal:
         self._write(to_json(value))
         sys.stdout.flush()
 
-    def say(self, text: str = "") -> None:
+    def print_text(self, text: str = "") -> None:
         """Write a line for people. With --json it is left out."""
-        self.say_lines([text])
+        self.print_lines([text])
 
-    def say_lines(self, lines: Iterable[str]) -> None:
+    def print_lines(self, lines: Iterable[str]) -> None:
         """Write lines for people. With --json they are left out."""
         if not self.as_json:
             for line in lines:
@@ -145,7 +145,7 @@ class Terminal:
             if rows:
                 self.console.print(rich_table(columns, rows))
             else:
-                self.say(empty)
+                self.print_text(empty)
             return
         for row in rows:
             self._write("\t".join(cell(value) for value in row))

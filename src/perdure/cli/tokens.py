@@ -94,7 +94,7 @@ def _add_create(tokens: typer.Typer) -> None:
         if terminal.as_json:
             terminal.document({"name": name, "scope": ", ".join(scope), "token": made})
             return
-        terminal.say(made)
+        terminal.print_text(made)
         terminal.note("the token is not shown again; send it as Authorization: Bearer …")
 
 
@@ -118,7 +118,7 @@ def _add_rotate(tokens: typer.Typer) -> None:
         if terminal.as_json:
             terminal.document({"name": name, "token": made})
             return
-        terminal.say(made)
+        terminal.print_text(made)
         terminal.note(
             "the token is not shown again; "
             + (f"the old secret stays valid for {overlap}" if both else "the old secret is no longer valid")
@@ -135,7 +135,7 @@ def _add_revoke(tokens: typer.Typer) -> None:
         if terminal.as_json:
             terminal.document({"token": revoked})
             return
-        terminal.say(f"revoked {name}")
+        terminal.print_text(f"revoked {name}")
 
 
 def _state(token: TokenView) -> str:

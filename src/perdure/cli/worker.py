@@ -169,9 +169,9 @@ def _announce(terminal: Terminal, workflows: Sequence[tuple[str, str]]) -> None:
         terminal.json_line({"event": "serving", "store": store, "pid": os.getpid(), "workflows": named})
         return
     where = f" on {store}" if store else ""
-    terminal.say(f"the engine of process {os.getpid()}{where} serves {len(workflows)} workflows:")
+    terminal.print_text(f"the engine of process {os.getpid()}{where} serves {len(workflows)} workflows:")
     for name, version in workflows:
-        terminal.say(f"  {tame(f'{name} {version}'.rstrip())}")
+        terminal.print_text(f"  {tame(f'{name} {version}'.rstrip())}")
     terminal.note("Ctrl-C stops it")
 
 

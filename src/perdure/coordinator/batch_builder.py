@@ -43,7 +43,7 @@ class BatchBuilder:
         run = decision.run
         if decision.events or decision.spread or decision.dead_letter:
             self._add_events(decision)
-        elif decision.proof:
+        elif decision.is_forced:
             self.writes += 1
         if decision.cooperation is not None:
             self.add_cooperation(decision.cooperation)

@@ -31,7 +31,7 @@ from perdure.http.bodies import GONE
 from perdure.http.dependencies import Asked, TheClient, TheStreams
 from perdure.http.problems import Refused
 from perdure.http.scopes import Scope
-from perdure.http.streams import MEDIA_TYPE, Said, Streams, looked, may_still_read
+from perdure.http.streams import MEDIA_TYPE, StreamEvent, Streams, looked, may_still_read
 
 log = logging.getLogger("perdure.http")
 
@@ -176,7 +176,7 @@ def _live(page: Page, renderer: Renderer, visit: Visit, streams: Streams, seen: 
     known = seen.split(".")
     loop = asyncio.get_running_loop()
 
-    async def look() -> list[Said] | None:
+    async def look() -> list[StreamEvent] | None:
         nonlocal known
         began = loop.time()
         try:
@@ -190,13 +190,13 @@ def _live(page: Page, renderer: Renderer, visit: Visit, streams: Streams, seen: 
         await asyncio.sleep(3 * (loop.time() - began))
         now = marks(regions)
         new = [
-            Said(event="region", data={"name": name, "html": html})
+            StreamEvent(event="region", data={"name": name, "html": html})
             for name, html in regions.items()
             if now[name] not in known
         ]
         known = list(now.values())
         if new:
-            new[-1] = Said(event="region", data=new[-1].data, id=".".join(known))
+            new[-1] = StreamEvent(event="region", data=new[-1].data, id=".".join(known))
         return new
 
     return streams.response(looked(look, streams.poll_s), visit.asking)

@@ -30,7 +30,7 @@ _RETRY: Final = b"retry: 1000\n\n"
 _FIRST: Final = asyncio.FIRST_COMPLETED
 
 
-class Said(Struct, frozen=True, kw_only=True):
+class StreamEvent(Struct, frozen=True, kw_only=True):
     """One event of a stream. A reader can continue only after an event that has an `id`."""
 
     event: str
@@ -63,7 +63,7 @@ class Streams:
         """How many streams are open."""
         return self._open.total()
 
-    def response(self, said: AsyncIterator[Said], asking: Asking) -> Stream:
+    def response(self, events: AsyncIterator[StreamEvent], asking: Asking) -> Stream:
         """Return a response that sends the events as they come. Raises Refused if too many streams are open."""
         caller = caller_of(asking)
         token = caller.name if caller.by_token else ""
@@ -73,7 +73,7 @@ class Streams:
             raise _too_many(f"{self._open[token]} streams of the token {token!r} are open, which is its limit")
         self._open[token] += 1
         asking.scope["state"][_PLACE] = token
-        return Stream(self._written(said, asking), media_type=MEDIA_TYPE, headers={"cache-control": "no-store"})
+        return Stream(self._written(events, asking), media_type=MEDIA_TYPE, headers={"cache-control": "no-store"})
 
     def ended(self, state: dict[str, Any]) -> None:
         """Stop counting a request's stream, if it has one. Called when the request has ended, however it ended."""
@@ -83,17 +83,17 @@ class Streams:
             if not self._open[token]:
                 del self._open[token]
 
-    async def _written(self, said: AsyncIterator[Said], asking: Asking) -> AsyncIterator[bytes]:
+    async def _written(self, events: AsyncIterator[StreamEvent], asking: Asking) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + self._stream_s_max
-        said_at = checked_at = loop.time()
+        sent_at = checked_at = loop.time()
         ending: asyncio.Future[Any] = asyncio.ensure_future(self._ending.wait())
         upcoming: asyncio.Future[Any] | None = None
         try:
             yield _RETRY
             while (left_s := ends_at - loop.time()) > 0 and not ending.done():
-                upcoming = upcoming or asyncio.ensure_future(_next(said))
-                due_s = min(said_at + ALIVE_S, checked_at + self.check_s) - loop.time()
+                upcoming = upcoming or asyncio.ensure_future(_next(events))
+                due_s = min(sent_at + ALIVE_S, checked_at + self.check_s) - loop.time()
                 await asyncio.wait({upcoming, ending}, timeout=max(0, min(left_s, due_s)), return_when=_FIRST)
                 if loop.time() >= checked_at + self.check_s:
                     if not await may_still_read(asking):
@@ -105,17 +105,17 @@ class Streams:
                     except StopAsyncIteration:
                         return
                     upcoming = None
-                    said_at = loop.time()
+                    sent_at = loop.time()
                     yield text
-                elif not ending.done() and loop.time() >= said_at + ALIVE_S:
-                    said_at = loop.time()
+                elif not ending.done() and loop.time() >= sent_at + ALIVE_S:
+                    sent_at = loop.time()
                     yield _ALIVE
         finally:
             ending.cancel()
             if upcoming is not None:
                 upcoming.cancel()
                 await asyncio.gather(upcoming, return_exceptions=True)
-            close = getattr(said, "aclose", None)
+            close = getattr(events, "aclose", None)
             if close is not None:
                 await close()
 
@@ -134,25 +134,25 @@ def _too_many(detail: str) -> Refused:
     return Refused("too_many_streams", detail, {"retry-after": "5"})
 
 
-async def _next(said: AsyncIterator[Said]) -> Said:
-    return await anext(said)
+async def _next(events: AsyncIterator[StreamEvent]) -> StreamEvent:
+    return await anext(events)
 
 
-def written(said: Said) -> bytes:
+def written(event: StreamEvent) -> bytes:
     """Return an event as it is sent. JSON has no line breaks, so its data is one line."""
-    lines = [f"event: {said.event}".encode(), b"data: " + msgspec.json.encode(said.data)]
-    if said.id is not None:
-        lines.insert(0, f"id: {said.id}".encode())
+    lines = [f"event: {event.event}".encode(), b"data: " + msgspec.json.encode(event.data)]
+    if event.id is not None:
+        lines.insert(0, f"id: {event.id}".encode())
     return b"\n".join(lines) + b"\n\n"
 
 
-async def looked(look: Callable[[], Awaitable[list[Said] | None]], pause_s: float) -> AsyncIterator[Said]:
+async def looked(look: Callable[[], Awaitable[list[StreamEvent] | None]], pause_s: float) -> AsyncIterator[StreamEvent]:
     """Return the events that `look` finds, calling it again after each pause, until it returns None: no more will
     come."""
     while (found := await look()) is not None:
-        for said in found:
-            yield said
+        for event in found:
+            yield event
         await asyncio.sleep(pause_s)
 
 
-__all__ = ["MEDIA_TYPE", "Said", "Streams", "looked", "may_still_read", "written"]
+__all__ = ["MEDIA_TYPE", "StreamEvent", "Streams", "looked", "may_still_read", "written"]

@@ -101,7 +101,7 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     mail: tuple[ops.Op, ...] = ()
     spread: str | None = None
     dead_letter: str | None = None  # the id of a dead letter to remove
-    proof: bool = False  # commit the batch even if it is empty
+    is_forced: bool = False  # commit the batch even if it is empty
     reply: Any = None
 
 

@@ -40,17 +40,17 @@ class Neighbour:
             if left:
                 _LISTENING[self._database] = left
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Notify the neighbours: a commit may concern them."""
         for one in self._others():
             with suppress(RuntimeError):  # Its loop was closed, so it no longer listens.
                 if one._loop is not None:
                     one._loop.call_soon_threadsafe(one._on_change)
 
-    def tell_of(self, batch: Batch, committed: Committed) -> None:
+    def notify_of(self, batch: Batch, committed: Committed) -> None:
         """Notify the neighbours if this batch may concern another engine."""
         if self._others() and concerns_others(batch, committed):
-            self.tell()
+            self.notify()
 
     def _others(self) -> list[Neighbour]:
         return [one for one in _LISTENING.get(self._database, ()) if one is not self]

@@ -89,7 +89,7 @@ class VirtualClock:
     def _add(
         self, timers: list[tuple[int, int, VirtualTimer]], when: int, now: int, callback: Callable[[], object]
     ) -> VirtualTimer:
-        timer = VirtualTimer(when, callback, self._tell)
+        timer = VirtualTimer(when, callback, self._timer_changed)
         if when <= now:
             asyncio.get_running_loop().call_soon(timer.fire)
         else:
@@ -182,7 +182,7 @@ class VirtualClock:
             # Each in a separate callback, so that an exception in one does not affect the others.
             loop.call_soon(heapq.heappop(found[2])[2].fire)
 
-    def _tell(self) -> None:
+    def _timer_changed(self) -> None:
         self.changed()
 
 

@@ -54,13 +54,13 @@ def schema_of(wanted: Any) -> dict[str, Any]:
         try:
             schema = msgspec.json.schema(wanted)
         except (TypeError, RuntimeError, ValueError) as error:
-            raise InvalidArguments(f"{shown(wanted)} has no JSON Schema: {_told(error)}") from error
+            raise InvalidArguments(f"{shown(wanted)} has no JSON Schema: {_message(error)}") from error
     for where, what in _unknown(schema, schema, "$"):
         raise InvalidArguments(f"the schema cannot be used: at {where} {what}")
     return schema
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """Return msgspec's message, unless msgspec could not even show the type."""
     return str(error) if isinstance(error, TypeError) else "it is no type"
 

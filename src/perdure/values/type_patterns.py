@@ -31,10 +31,10 @@ def check_patterns(wanted: Any, what: str) -> None:
     for pattern, chars_max in found:
         cost = cost_of(pattern)
         if cost > 1 and (chars_max is None or chars_max ** (cost - 1) > _TRIES_PER_CHAR_MAX):
-            raise InvalidDefinition(f"{what} has the pattern {pattern!r:.200}: {_told(cost)}")
+            raise InvalidDefinition(f"{what} has the pattern {pattern!r:.200}: {_remedy(cost)}")
 
 
-def _told(cost: int) -> str:
+def _remedy(cost: int) -> str:
     if cost >= EXPONENTIAL:
         return (
             "Python's re can take for ever to compare a short text with it, since it can match the same text in very "

@@ -69,8 +69,8 @@ async def test_hints_that_come_together_are_one(url: str) -> None:
         await one.commit(insert(a_run("a", owner="e-1")), insert(a_run("b", owner="e-1")))
         store = cast(PostgresStore, one.store)
         for run_id in ("a", "b", "a", "unknown", "b"):
-            store._db.notifier.tell([run_id])
-        store._db.notifier.tell([], ["last"])
+            store._db.notifier.notify([run_id])
+        store._db.notifier.notify([], ["last"])
         assert {await ear.next() for _ in range(3)} == {"e-1", "*", "last"}
         await one.store.leave_mail(mail_for("a"))
         assert await ear.next() == "e-1"

@@ -15,6 +15,7 @@ from perdure.errors import (
     ConcurrentModification,
     InvalidArguments,
     Misuse,
+    PerdureError,
     RunFinished,
     RunNotFound,
     RunNotRetryable,
@@ -47,6 +48,17 @@ class Nothing(Body, frozen=True, kw_only=True):
     """An empty object."""
 
 
+def _change(verb: str, *refusals: type[PerdureError]) -> post:
+    """Declare the route of a change that has a verb: its path is below the run, and it returns the changed run."""
+    return post(
+        f"/{{run_id:str}}/{verb}",
+        guards=[operates_run],
+        status_code=200,
+        response_headers=ETAG,
+        responses=no(*_CHANGE, *refusals, changes=True),
+    )
+
+
 @get("/{run_id:str}", guards=[reads_run], response_headers=ETAG, responses=no(RunNotFound))
 async def get_run(client: TheClient, run_id: Id) -> Response[RunView]:
     """Return a run with its input, and its output or failure."""
@@ -72,13 +84,7 @@ async def update_run(
     return tagged(await found(client, run_id))
 
 
-@post(
-    "/{run_id:str}/cancel",
-    guards=[operates_run],
-    status_code=200,
-    response_headers=ETAG,
-    responses=no(*_CHANGE, changes=True),
-)
+@_change("cancel")
 async def cancel_run(
     request: Asked, client: TheClient, run_id: Id, data: JSONBody[Reason], if_match: IfMatch = None
 ) -> Response[RunView]:
@@ -92,13 +98,7 @@ async def cancel_run(
     return tagged(view)
 
 
-@post(
-    "/{run_id:str}/pause",
-    guards=[operates_run],
-    status_code=200,
-    response_headers=ETAG,
-    responses=no(*_CHANGE, changes=True),
-)
+@_change("pause")
 async def pause_run(
     request: Asked, client: TheClient, run_id: Id, data: JSONBody[Reason], if_match: IfMatch = None
 ) -> Response[RunView]:
@@ -108,13 +108,7 @@ async def pause_run(
     return tagged(await found(client, run_id))
 
 
-@post(
-    "/{run_id:str}/resume",
-    guards=[operates_run],
-    status_code=200,
-    response_headers=ETAG,
-    responses=no(*_CHANGE, changes=True),
-)
+@_change("resume")
 async def resume_run(
     request: Asked, client: TheClient, run_id: Id, data: JSONBody[Nothing], if_match: IfMatch = None
 ) -> Response[RunView]:
@@ -124,13 +118,7 @@ async def resume_run(
     return tagged(await found(client, run_id))
 
 
-@post(
-    "/{run_id:str}/retry",
-    guards=[operates_run],
-    status_code=200,
-    response_headers=ETAG,
-    responses=no(*_CHANGE, RunNotRetryable, changes=True),
-)
+@_change("retry", RunNotRetryable)
 async def retry_run(
     request: Asked, client: TheClient, run_id: Id, data: JSONBody[Nothing], if_match: IfMatch = None
 ) -> Response[RunView]:

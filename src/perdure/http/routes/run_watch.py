@@ -26,7 +26,7 @@ from perdure.http.params import Id, Wanted, wanted_runs
 from perdure.http.problems import no
 from perdure.http.reach import reach_of, reads_run, reads_some
 from perdure.http.routes.run import found
-from perdure.http.streams import MEDIA_TYPE, Said, looked
+from perdure.http.streams import MEDIA_TYPE, StreamEvent, looked
 from perdure.kernel.status import FINISHED, Status
 from perdure.views import AuditView, RunView
 
@@ -63,10 +63,10 @@ async def run_changes(
     if known[-1].seq <= seen and _has_ended(known):
         return Response(None, status_code=204)
 
-    async def look() -> list[Said] | None:
+    async def look() -> list[StreamEvent] | None:
         nonlocal seen
         rows = await client.handle(run_id).audit()
-        new = [Said(event="change", data=row, id=str(row.seq)) for row in rows if row.seq > seen]
+        new = [StreamEvent(event="change", data=row, id=str(row.seq)) for row in rows if row.seq > seen]
         if not new and _has_ended(rows):
             return None
         seen = max(seen, rows[-1].seq)
@@ -94,9 +94,9 @@ async def follow_stream(
         else:
             return Response(None, status_code=204)
 
-    async def items() -> AsyncIterator[Said]:
+    async def items() -> AsyncIterator[StreamEvent]:
         async for item in client.handle(run_id).stream(name, after=after):
-            yield Said(event="item", data=item, id=str(item.offset))
+            yield StreamEvent(event="item", data=item, id=str(item.offset))
 
     return streams.response(items(), request)
 
@@ -121,17 +121,21 @@ async def runs_changes(
     changed, an event `page` with the ids that it has now follows. The stream begins with the whole list."""
     seen = Seen.of(last_event_id)
 
-    async def look() -> list[Said]:
+    async def look() -> list[StreamEvent]:
         nonlocal seen
         # The caller is identified again from time to time, and its scopes may have changed.
         runs = (await reach_of(request).page(wanted, limit)).runs
         now = Seen.at(runs)
-        new = [Said(event="run", data=run) for run, mark in zip(runs, now.runs, strict=True) if mark not in seen.known]
+        new = [
+            StreamEvent(event="run", data=run)
+            for run, mark in zip(runs, now.runs, strict=True)
+            if mark not in seen.known
+        ]
         if now.page != seen.page:
-            new.append(Said(event="page", data=ListedRuns([run.id for run in runs])))
+            new.append(StreamEvent(event="page", data=ListedRuns([run.id for run in runs])))
         if new:
             last = new[-1]
-            new[-1] = Said(event=last.event, data=last.data, id=now.text())
+            new[-1] = StreamEvent(event=last.event, data=last.data, id=now.text())
         seen = now
         return new
 

@@ -42,7 +42,7 @@ def advance(run: Run | None, op: ops.Advance, me: str, inputs: DecisionInput) ->
     if senders and decision.run is not None:
         decision = replace(decision, row=True, audit=senders + decision.audit)
     if op.published or op.stream_items:
-        decision = streams.said(decision, op)
+        decision = streams.with_outputs(decision, op)
     if (
         op.artifacts is not None
         or op.tasks

@@ -199,7 +199,7 @@ def wake(run: Run | None, op: ops.Wake, me: str, inputs: DecisionInput) -> Decis
 
 
 def check_fence(_run: Run | None, op: ops.CheckFence, _me: str, _inputs: DecisionInput) -> Decision:
-    return Decision(proof=True, reply=EngineBug(op.error) if op.error else True)
+    return Decision(is_forced=True, reply=EngineBug(op.error) if op.error else True)
 
 
 def _can_take(run: Run, inputs: DecisionInput) -> bool:

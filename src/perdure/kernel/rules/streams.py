@@ -11,7 +11,7 @@ from perdure.kernel.records import Run
 from perdure.kernel.status import FINISHED
 
 
-def said(decision: Decision, op: ops.Advance) -> Decision:
+def with_outputs(decision: Decision, op: ops.Advance) -> Decision:
     """Return the decision about an advance, with what the workflow code has published and appended to streams."""
     if decision.run is None:
         return decision

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from typing import Any, Final, Protocol
 
-from perdure.models.common.fence_check import Proof
+from perdure.models.common.fence_check import FenceCheck
 
 log = logging.getLogger("perdure")
 
@@ -54,9 +54,9 @@ class Carriers:
     certain, the store is asked, and steps of runs that no longer belong to this engine are dropped.
     """
 
-    def __init__(self, proof: Proof) -> None:
+    def __init__(self, fence_check: FenceCheck) -> None:
         self._loop = asyncio.get_running_loop()
-        self._proof = proof
+        self._fence_check = fence_check
         self._waiting: deque[StepJob] = deque()
         self._outcomes: deque[tuple[StepJob, Any, BaseException | None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -83,8 +83,8 @@ class Carriers:
         self._is_due = False
         waiting = self._waiting
         while waiting:
-            while waiting and not self._proof.is_sure_of(waiting[0].run_id):
-                await self._proof.make(lambda: not waiting)
+            while waiting and not self._fence_check.is_sure_of(waiting[0].run_id):
+                await self._fence_check.check(lambda: not waiting)
             if not waiting:
                 return
             job = waiting.popleft()

@@ -27,7 +27,7 @@ class SignOfLife(Protocol):
         ...
 
 
-class Proof:
+class FenceCheck:
     """Says whether steps may begin. If that is not sure, the coordinator asks the store.
 
     After that, the runs that no longer belong to this engine, or that a commit under way has stopped, are dropped.
@@ -45,17 +45,17 @@ class Proof:
         """
         return run_id not in self._stopping and (is_alive or self.is_surely_alive())
 
-    async def make(self, is_given_up: Callable[[], bool]) -> None:
+    async def check(self, is_given_up: Callable[[], bool]) -> None:
         """Ask the store; ask again if the process stood still while the answer was on its way."""
         await self._fence.check_fence()
         while not self.is_surely_alive() and not is_given_up():
             await asyncio.sleep(_AGAIN_S)
             await self._fence.check_fence()
 
-    async def make_for(self, run_id: str, is_given_up: Callable[[], bool]) -> None:
+    async def check_for(self, run_id: str, is_given_up: Callable[[], bool]) -> None:
         """Wait until a step of this run may begin, or until the step is given up. Asks the store if that is needed."""
         while not self.is_sure_of(run_id) and not is_given_up():
-            await self.make(is_given_up)
+            await self.check(is_given_up)
 
     def guarded(self, run_id: str, function: Callable[..., Any], /, *args: Any) -> Any:
         """Call the function of a step in the thread that the step had to wait for. Raises InDoubt if the step may not
@@ -65,4 +65,4 @@ class Proof:
         return function(*args)
 
 
-__all__ = ["InDoubt", "Proof", "SignOfLife"]
+__all__ = ["FenceCheck", "InDoubt", "SignOfLife"]

@@ -52,10 +52,10 @@ def go_to(step: int | str) -> NextStep:
     return NextStep("go_to", step)
 
 
-Said = NextStep | None
-Invoke = Callable[[Scope, M], Awaitable[Said] | Said]
+StepReturn = NextStep | None
+Invoke = Callable[[Scope, M], Awaitable[StepReturn] | StepReturn]
 Rollback = Callable[[Scope, M, Failure], Awaitable[None] | None]
-OnChildFailure = Callable[[Scope, M, Failure, int], Awaitable[Said] | Said]
+OnChildFailure = Callable[[Scope, M, Failure, int], Awaitable[StepReturn] | StepReturn]
 Finally = Callable[[Scope, M], Awaitable[None] | None]
 
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from perdure.errors import EngineBug, InvalidArguments, Misuse, NonRetryable, StepFailed, UnstorableValue
 from perdure.models.common.blame import Blame
-from perdure.models.common.fence_check import InDoubt, Proof
+from perdure.models.common.fence_check import FenceCheck, InDoubt
 from perdure.models.common.host_parts import HostParts
 from perdure.models.common.interrupts import failed_by_exit, is_by_signal
 from perdure.models.common.threads import without_stop_iteration
@@ -64,7 +64,7 @@ class Executor:
         transactions: Transactions,
         causes: CauseReader,
         blame: Blame,
-        proof: Proof,
+        fence_check: FenceCheck,
     ) -> None:
         self._now = parts.clock.now
         self._ids = parts.ids
@@ -75,7 +75,7 @@ class Executor:
         self._blame = blame
         self._levels_max = parts.limits.hierarchy_levels_max
         self._payload_max = parts.limits.payload_bytes_max
-        self._proof = proof
+        self._fence_check = fence_check
 
     def prepare(self, execution: StepExecution) -> tuple[Any, Context]:
         """Return a coroutine that returns the outcome, and the context to run it in."""
@@ -173,7 +173,7 @@ class Executor:
             code = await self._with_causes(code)
             # The fence was checked before the causes were read. If the run is no longer this engine's, or gives up, the
             # execution has been dropped and its task cancelled by the time that the fence is checked again.
-            await self._proof.make_for(execution.run_id, lambda: execution.dropped)
+            await self._fence_check.check_for(execution.run_id, lambda: execution.dropped)
         scope = self._scope(execution.live, code)
         return asked(scope, await called(execution, code, scope, partial(self.call, execution)))
 
@@ -189,7 +189,7 @@ class Executor:
         body = partial(without_stop_iteration, function, *args)
         if execution.effort.is_timed:
             body = partial(_announced, loop, execution, body)
-        guarded = partial(self._proof.guarded, execution.run_id, body)
+        guarded = partial(self._fence_check.guarded, execution.run_id, body)
         while True:
             job = guarded
             if (run_id := execution.run_id) in self._blame.watched:
@@ -202,7 +202,7 @@ class Executor:
             try:
                 returned = await asyncio.wrap_future(thread)
             except InDoubt:
-                await self._proof.make(lambda: execution.dropped)
+                await self._fence_check.check(lambda: execution.dropped)
             else:
                 return await returned if inspect.isawaitable(returned) else returned
 

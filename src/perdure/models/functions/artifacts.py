@@ -21,7 +21,7 @@ from perdure.kernel.artifacts import Artifact, ArtifactWrites, Chunk
 from perdure.models.functions.commands import Output
 from perdure.models.functions.context import in_step, require_loop
 from perdure.models.functions.loop import running_loop
-from perdure.models.functions.publications import say
+from perdure.models.functions.publications import add_output
 from perdure.ports import Codec, PlainCodec
 from perdure.values.arguments import checked
 from perdure.values.checks import checked_text
@@ -195,7 +195,7 @@ async def stage(name: str, value: Any, *, type: str = "", media_type: str | None
         raise Misuse(f"workflow code stages text and JSON values; let a step stage the bytes of {name!r}")
     if by:
         checked_text(by, "who stages an artifact")
-    await say(loop, artifact_output(draft, by))
+    await add_output(loop, artifact_output(draft, by))
 
 
 def artifact_output(draft: Draft, by: str) -> ArtifactOutput:

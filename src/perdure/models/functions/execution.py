@@ -32,7 +32,7 @@ from perdure.models.functions.heartbeats import Pulse
 from perdure.models.functions.runner import LiveRun
 from perdure.models.functions.step_in_flight import AttemptInFlight
 from perdure.models.functions.timeouts import Timeouts
-from perdure.models.functions.unwritten_items import Speaker
+from perdure.models.functions.unwritten_items import UnwrittenItems
 from perdure.values.failures import brief
 
 log = logging.getLogger("perdure")
@@ -73,8 +73,27 @@ class Execution:
     """A step in flight: its attempts so far, and the attempt that runs now, which is `pulse`."""
 
     __slots__ = (
-        "_beats", "_outages", "attempt", "context", "coroutine", "details", "dropped", "executor", "fate", "history",
-        "listener", "live", "pulse", "request", "speaker", "stager", "started_at", "step", "task", "thread", "timeouts",
+        "_beats",
+        "_outages",
+        "attempt",
+        "context",
+        "coroutine",
+        "details",
+        "dropped",
+        "executor",
+        "fate",
+        "history",
+        "listener",
+        "live",
+        "pulse",
+        "request",
+        "stager",
+        "started_at",
+        "step",
+        "task",
+        "thread",
+        "timeouts",
+        "unwritten",
     )  # fmt: skip
 
     def __init__(self, executor: Executor, listener: StepListener, live: LiveRun, request: StepRequest) -> None:
@@ -95,7 +114,7 @@ class Execution:
         self.pulse: Pulse | None = None
         self.dropped = False
         self.fate: Fate | None = None  # of a transactional step's writes
-        self.speaker: Speaker | None = None
+        self.unwritten: UnwrittenItems | None = None
         self.stager: Stager | None = None
         self.timeouts: Timeouts | None = None
         self._beats: Beats | None = None
@@ -186,14 +205,14 @@ class Execution:
         if self.pulse is pulse and self.step.is_timed and self.timeouts is not None:
             self.timeouts.begin()
 
-    def tell(self, callback: Callable[..., object], *args: Any) -> None:
+    def call_on_loop(self, callback: Callable[..., object], *args: Any) -> None:
         """Call back on the loop, from any thread."""
-        self.executor.tell(callback, *args)
+        self.executor.call_on_loop(callback, *args)
 
     def discard_pending(self) -> tuple[StreamItem, ...]:
         """Return the appended items that are not on their way to the store yet, and forget them. Called when the step
         has ended or no longer matters."""
-        return () if self.speaker is None else self.speaker.discard_pending()
+        return () if self.unwritten is None else self.unwritten.discard_pending()
 
     def discard(self) -> None:
         """Discard the artifacts that the last attempt has staged."""
@@ -220,7 +239,7 @@ class Execution:
 
     # Heartbeats and streams.
 
-    def said(self, details: str) -> None:
+    def note_details(self, details: str) -> None:
         """Take the details of a heartbeat."""
         self.details = details
         if self._beats is None:

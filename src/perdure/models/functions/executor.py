@@ -12,7 +12,7 @@ from perdure.errors import Misuse
 from perdure.models.common.background import BackgroundTasks
 from perdure.models.common.blame import Blame
 from perdure.models.common.carriers import Carriers
-from perdure.models.common.fence_check import Proof
+from perdure.models.common.fence_check import FenceCheck
 from perdure.models.common.host_parts import HostParts
 from perdure.models.common.resources import Resources
 from perdure.models.functions.process_attempts import ProcessAttempts
@@ -36,15 +36,15 @@ class Executor:
         self.payload_max = limits.payload_bytes_max
         self.resources = resources
         self.loop = asyncio.get_running_loop()
-        self.proof = Proof(parts.store, parts.coordinator)
-        self.carriers = Carriers(self.proof)
-        self.threads = ThreadAttempts(limits.threads_max, self.proof, blame)
-        self.processes = ProcessAttempts(limits.processes_max, limits.payload_bytes_max, self.proof, blame)
+        self.fence_check = FenceCheck(parts.store, parts.coordinator)
+        self.carriers = Carriers(self.fence_check)
+        self.threads = ThreadAttempts(limits.threads_max, self.fence_check, blame)
+        self.processes = ProcessAttempts(limits.processes_max, limits.payload_bytes_max, self.fence_check, blame)
         self.transactions = Transactions(parts)
         self.streams = StreamWriter(parts, background)
         self.artifacts = StepArtifacts(parts)
 
-    def tell(self, callback: Callable[..., object], *args: Any) -> None:
+    def call_on_loop(self, callback: Callable[..., object], *args: Any) -> None:
         """Call back on the loop, from any thread. Does nothing once the loop is closed."""
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(callback, *args)

@@ -25,7 +25,7 @@ class BeatingStep(StepInFlight, Protocol):
 
     executor: Executor
 
-    def said(self, details: str) -> None:
+    def note_details(self, details: str) -> None:
         """Take the details of a heartbeat."""
         ...
 
@@ -102,7 +102,7 @@ class Pulse(Struct, eq=False):
         self.newest = text
         if not self.is_posted:
             self.is_posted = True
-            execution.executor.tell(self.deliver)
+            execution.executor.call_on_loop(self.deliver)
 
     def deliver(self) -> None:
         """Pass the newest details to the step, unless that was done before. Called on the loop."""
@@ -110,4 +110,4 @@ class Pulse(Struct, eq=False):
         newest = self.newest
         if newest is not None and newest != self.taken and self.execution.pulse is self:
             self.taken = newest
-            self.execution.said(newest)
+            self.execution.note_details(newest)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from perdure.errors import Misuse, UnstorableValue
 from perdure.models.common.blame import Blame
-from perdure.models.common.fence_check import InDoubt, Proof
+from perdure.models.common.fence_check import FenceCheck, InDoubt
 from perdure.models.functions.step_in_flight import AttemptInFlight, StepInFlight
 from perdure.values.failures import receive
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 class ProcessAttempts:
     """Runs attempts in worker processes. Raises Misuse if `processes_max` is less than 1."""
 
-    def __init__(self, processes_max: int | None, payload_max: int, proof: Proof, blame: Blame) -> None:
+    def __init__(self, processes_max: int | None, payload_max: int, fence_check: FenceCheck, blame: Blame) -> None:
         if processes_max is not None and processes_max < 1:
             raise Misuse(f"processes_max is at least 1, not {processes_max}")
         self._processes_max = processes_max or os.cpu_count() or 1
         self._payload_max = payload_max
-        self._proof = proof
+        self._fence_check = fence_check
         self._blame = blame
 
     @cached_property
@@ -34,7 +34,7 @@ class ProcessAttempts:
         """The pool of worker processes, made when a step first needs it: most engines need none."""
         from perdure.models.functions.processes import ProcessPool
 
-        return ProcessPool(self._processes_max, self._proof)
+        return ProcessPool(self._processes_max, self._fence_check)
 
     def begin(self, execution: StepInFlight, pulse: AttemptInFlight) -> None:
         """Run an attempt as soon as there is a process for it. Raises Misuse if the step cannot be called with these

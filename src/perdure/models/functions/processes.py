@@ -29,10 +29,10 @@ from msgspec.json import decode as from_json
 from msgspec.json import encode as to_json
 
 from perdure.errors import InvalidDefinition, StepProcessDied
-from perdure.models.common.fence_check import InDoubt, Proof
+from perdure.models.common.fence_check import FenceCheck, InDoubt
 from perdure.models.functions import worker
 from perdure.models.functions.define import Step
-from perdure.models.functions.worker import Beat, Began, Ended, Item, Job, Ready, Word
+from perdure.models.functions.worker import Beat, Began, Ended, Item, Job, Ready, WorkerMessage
 
 log = logging.getLogger("perdure")
 
@@ -74,11 +74,11 @@ class Task:
 class ProcessPool:
     """At most `processes_max` processes, started as they are needed. A job that finds no free process waits."""
 
-    def __init__(self, processes_max: int, proof: Proof) -> None:
+    def __init__(self, processes_max: int, fence_check: FenceCheck) -> None:
         """A job that had to wait begins only if its run surely still belongs to this engine; otherwise its future
         raises InDoubt."""
         self._loop = asyncio.get_running_loop()
-        self._proof = proof
+        self._fence_check = fence_check
         self._processes_max = processes_max
         self._members: set[Member] = set()
         self._idle: list[Member] = []
@@ -109,7 +109,7 @@ class ProcessPool:
                 member.kill()
         self._waiting.clear()
 
-    def tell(self, callback: Callable[..., object], *args: Any) -> None:
+    def call_on_loop(self, callback: Callable[..., object], *args: Any) -> None:
         """Call back on the loop, from any thread. Does nothing once the loop is closed."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *args)
@@ -161,7 +161,7 @@ class ProcessPool:
     def _go_on(self) -> None:
         while self._waiting and not self._is_closed:
             task = next(iter(self._waiting))
-            if not task.future.done() and not self._proof.is_sure_of(task.job.run_id):
+            if not task.future.done() and not self._fence_check.is_sure_of(task.job.run_id):
                 task.future.set_exception(InDoubt())
             if not task.future.done():
                 if self._idle:
@@ -209,7 +209,7 @@ class Member:
         try:
             process, connection = self._start()
         except Exception as error:  # noqa: BLE001 - the pool gets it as the reason
-            self._pool.tell(self._pool.gone, self, None, f"it could not be started: {error!r}")
+            self._pool.call_on_loop(self._pool.gone, self, None, f"it could not be started: {error!r}")
             return
         how = ""
         try:
@@ -226,7 +226,7 @@ class Member:
         finally:
             connection.close()  # A healthy process ends when its pipe is closed.
         exit_code = _reap(process)
-        self._pool.tell(self._pool.gone, self, exit_code, how or _describe_exit(exit_code))
+        self._pool.call_on_loop(self._pool.gone, self, exit_code, how or _describe_exit(exit_code))
 
     def _start(self) -> tuple[SpawnProcess, Connection]:
         context = multiprocessing.get_context("spawn")
@@ -250,7 +250,7 @@ class Member:
         TimeoutError if it does not come up."""
         if not connection.poll(START_MAX_S):
             raise TimeoutError(f"it was not ready after {START_MAX_S} s")
-        _hear(connection)
+        _receive(connection)
         pool = self._pool
         while (task := self._tasks.get()) is not None:
             connection.send_bytes(to_json(task.job))
@@ -259,23 +259,23 @@ class Member:
                 while not connection.poll(_LOOK_EVERY_S):
                     if not process.is_alive():
                         raise EOFError
-                match _hear(connection):
+                match _receive(connection):
                     case Beat(details):
                         task.listener.beat(details)
                     case Item(stream, value):
                         task.listener.append(stream, value)
                     case Began():
-                        pool.tell(pool.begun, task)
+                        pool.call_on_loop(pool.begun, task)
                     case Ended() as end:
-                        pool.tell(pool.ended, self, task, end)
+                        pool.call_on_loop(pool.ended, self, task, end)
                         break
                     case Ready():
                         pass
 
 
-def _hear(connection: Connection) -> Word:
-    word: Word = from_json(connection.recv_bytes(), type=Word)
-    return word
+def _receive(connection: Connection) -> WorkerMessage:
+    message: WorkerMessage = from_json(connection.recv_bytes(), type=WorkerMessage)
+    return message
 
 
 def address_of(step: Step[Any, Any]) -> tuple[str, str]:

@@ -41,7 +41,7 @@ async def publish(key: str, value: Any) -> None:
     if key not in keys and len(keys) >= KEYS_MAX:
         raise Misuse(f"a run publishes under at most {KEYS_MAX:,} keys, and {key!r} is one more; append to a stream")
     keys.add(key)
-    await say(loop, Output(key, text, False))
+    await add_output(loop, Output(key, text, False))
 
 
 @checked
@@ -64,7 +64,7 @@ class Stream:
             raise NotInWorkflow(f"this belongs in a workflow; in a step use current_step().append({self.name!r}, …)")
         loop = require_loop("stream(…).append")
         text = to_text(value, f"an item of stream {self.name!r}", loop.payload_max)
-        await say(loop, Output(self.name, text, True))
+        await add_output(loop, Output(self.name, text, True))
 
     def __repr__(self) -> str:
         return f"<stream {self.name!r}>"
@@ -76,14 +76,14 @@ def stream(name: str) -> Stream:
     return Stream(name)
 
 
-async def say(loop: WorkflowLoop, output: Output) -> None:
+async def add_output(loop: WorkflowLoop, output: Output) -> None:
     """Add an output to those of the activation. Raises Misuse if there are too many of them."""
-    if (never := said(loop, output)) is not None:
+    if (never := add_output_nowait(loop, output)) is not None:
         await never
 
 
-def said(loop: WorkflowLoop, output: Output) -> asyncio.Future[Any] | None:
-    """Add an output, as `say` does, for code that does not await. If it returns a future, that future never ends."""
+def add_output_nowait(loop: WorkflowLoop, output: Output) -> asyncio.Future[Any] | None:
+    """Add an output, as `add_output` does, for code that does not await. A future that it returns never ends."""
     chars_max = max(OUTPUT_CHARS_MAX, loop.payload_max)
     if len(loop.outputs) >= OUTPUTS_MAX or loop.output_chars + len(output.value) > chars_max:
         raise Misuse(

@@ -12,7 +12,7 @@ from perdure.models.functions.artifacts import Stager
 from perdure.models.functions.commands import StepRequest
 from perdure.models.functions.define import Step
 from perdure.models.functions.runner import LiveRun
-from perdure.models.functions.unwritten_items import Speaker
+from perdure.models.functions.unwritten_items import UnwrittenItems
 
 
 class AttemptInFlight(Protocol):
@@ -49,7 +49,7 @@ class StepInFlight(Protocol):
     task: asyncio.Future[Any] | None
     thread: Future[Any] | None
     fate: Fate | None  # of a transactional step's writes
-    speaker: Speaker | None
+    unwritten: UnwrittenItems | None
     stager: Stager | None
 
     @property
@@ -57,7 +57,7 @@ class StepInFlight(Protocol):
         """The attempt that runs now."""
         ...
 
-    def tell(self, callback: Callable[..., object], *args: Any) -> None:
+    def call_on_loop(self, callback: Callable[..., object], *args: Any) -> None:
         """Call back on the loop, from any thread."""
         ...
 

@@ -62,7 +62,7 @@ class Steps:
         """Begin the next attempt of a step that has a slot, once its run surely belongs to this engine. The carriers
         check that for async steps."""
         step = execution.step
-        if not (step.is_async or self._executor.proof.is_sure_of(execution.live.id, is_alive=step.transactional)):
+        if not (step.is_async or self._executor.fence_check.is_sure_of(execution.live.id, is_alive=step.transactional)):
             self._background.start(self._begin_once_proven(execution))
             return
         try:
@@ -76,7 +76,7 @@ class Steps:
         If this engine was marked dead, the check drops its runs. It also drops a run that is being stopped from
         outside.
         """
-        await self._executor.proof.make(lambda: execution.dropped)
+        await self._executor.fence_check.check(lambda: execution.dropped)
         if not execution.dropped:
             try:
                 execution.begin()
@@ -100,7 +100,7 @@ class Steps:
         """Hand a run the outcome of its step, and write the run's advance."""
         live, request = execution.live, execution.request
         self.slots.free(execution)
-        unsaid = () if execution.speaker is None else execution.discard_pending()
+        unwritten = () if execution.unwritten is None else execution.discard_pending()
         if live.running.pop(request.position, None) is None or live.ended:
             return
         if live.requests.get(request.position) is not request:
@@ -126,8 +126,8 @@ class Steps:
             if (stager := execution.stager) is not None:
                 execution.stager = None
                 advance = self._executor.artifacts.kept(execution, stager, advance)
-            if unsaid:
-                advance = replace(advance, stream_items=unsaid + advance.stream_items, plain=False)
+            if unwritten:
+                advance = replace(advance, stream_items=unwritten + advance.stream_items, plain=False)
             self._advances.write(live, advance)
 
     def broken(self, execution: Execution, error: BaseException) -> None:

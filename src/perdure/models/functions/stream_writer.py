@@ -21,7 +21,7 @@ from perdure.kernel.records import StreamItem
 from perdure.models.common.background import BackgroundTasks
 from perdure.models.common.host_parts import HostParts
 from perdure.models.functions.step_in_flight import AttemptInFlight, StepInFlight
-from perdure.models.functions.unwritten_items import ITEM_OVERHEAD_BYTES, Speaker, Word, item_text
+from perdure.models.functions.unwritten_items import ITEM_OVERHEAD_BYTES, UnwrittenItem, UnwrittenItems, item_text
 
 log = logging.getLogger("perdure")
 
@@ -44,9 +44,9 @@ class StreamWriter:
 
     async def flush(self, pulse: AttemptInFlight) -> None:
         """Wait until all items that the step has appended are durable."""
-        speaker = pulse.execution.speaker
-        if speaker is not None and speaker.last is not None:
-            await asyncio.wrap_future(speaker.last)
+        unwritten = pulse.execution.unwritten
+        if unwritten is not None and unwritten.last is not None:
+            await asyncio.wrap_future(unwritten.last)
 
     def relay(self, pulse: AttemptInFlight, stream: str, text: str) -> None:
         """Append an item that is JSON already, from any thread. Raises QueueFull."""
@@ -55,11 +55,11 @@ class StreamWriter:
             return
         written: Future[None] = Future()
         written.set_running_or_notify_cancel()  # Cancelling a wait for it must not cancel the write.
-        speaker = step.speaker
-        if speaker is None:
+        unwritten = step.unwritten
+        if unwritten is None:
             with self._first:
-                speaker = step.speaker = step.speaker or Speaker()
-        word = Word(
+                unwritten = step.unwritten = step.unwritten or UnwrittenItems()
+        one = UnwrittenItem(
             StreamItem(
                 run_id=step.live.id,
                 stream=stream,
@@ -71,48 +71,48 @@ class StreamWriter:
             len(text) + ITEM_OVERHEAD_BYTES,
             written,
         )
-        speaker.enter(word.size, self._loop, stream)
-        speaker.last = written
+        unwritten.enter(one.size, self._loop, stream)
+        unwritten.last = written
         if _get_running_loop() is self._loop:
-            self._take(pulse, speaker, word)
+            self._take(pulse, unwritten, one)
         else:
             try:
-                self._loop.call_soon_threadsafe(self._take, pulse, speaker, word)
+                self._loop.call_soon_threadsafe(self._take, pulse, unwritten, one)
             except RuntimeError:  # The loop is closed: the engine is gone, and the step with it.
-                speaker.leave([word])
+                unwritten.leave([one])
 
-    def _take(self, pulse: AttemptInFlight, speaker: Speaker, word: Word) -> None:
+    def _take(self, pulse: AttemptInFlight, unwritten: UnwrittenItems, one: UnwrittenItem) -> None:
         step = pulse.execution
         if step.pulse is not pulse:
-            speaker.leave([word])
+            unwritten.leave([one])
             return
         try:
             # A codec need not be thread-safe, so it is called on the loop.
-            word.item = replace(word.item, value=self._codec.encode(word.item.value), at=self._clock.now())
+            one.item = replace(one.item, value=self._codec.encode(one.item.value), at=self._clock.now())
         except Exception:
-            log.exception("run %s: an item of stream %r could not be encoded", step.live.id, word.item.stream)
-            speaker.leave([word])
+            log.exception("run %s: an item of stream %r could not be encoded", step.live.id, one.item.stream)
+            unwritten.leave([one])
             return
-        speaker.words.append(word)
-        if not speaker.is_sending:
-            speaker.is_sending = True
-            self._background.start(self._send(step, speaker))
+        unwritten.queue.append(one)
+        if not unwritten.is_sending:
+            unwritten.is_sending = True
+            self._background.start(self._send(step, unwritten))
 
-    async def _send(self, step: StepInFlight, speaker: Speaker) -> None:
-        words: list[Word] = []
+    async def _send(self, step: StepInFlight, unwritten: UnwrittenItems) -> None:
+        batch: list[UnwrittenItem] = []
         try:
-            while words := speaker.next():
-                items = tuple(word.item for word in words)
+            while batch := unwritten.next():
+                items = tuple(one.item for one in batch)
                 append = Append(run_id=step.live.id, at=items[-1].at, claim=step.live.claim, stream_items=items)
                 await self._coordinator.submit_internal([append])  # If the op is refused, the coordinator logs why.
-                speaker.leave(words)
-                words = []
+                unwritten.leave(batch)
+                batch = []
         except EngineStopped:
             pass
         finally:
-            speaker.is_sending = False
-            speaker.leave(words)
-            speaker.discard_pending()
+            unwritten.is_sending = False
+            unwritten.leave(batch)
+            unwritten.discard_pending()
 
 
 __all__ = ["StreamWriter"]

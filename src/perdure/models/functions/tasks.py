@@ -16,7 +16,7 @@ from perdure.models.functions.artifacts import artifact_output, draft_of
 from perdure.models.functions.commands import Ask
 from perdure.models.functions.context import TimeReached, require_loop, timed_out
 from perdure.models.functions.loop import WorkflowLoop
-from perdure.models.functions.publications import said
+from perdure.models.functions.publications import add_output_nowait
 from perdure.models.functions.waits import Choice, EventChoice, TimerChoice, Waits, Won, read_won
 from perdure.ports import Codec
 from perdure.values.arguments import Duration, check_fields, checked
@@ -234,7 +234,7 @@ def taken(loop: WorkflowLoop, got: Any) -> Any:
         return got
     for one in got.artifacts:
         draft = draft_of(one.name, one.value, one.type, one.media_type, loop.payload_max)
-        said(loop, artifact_output(draft, got.by))
+        add_output_nowait(loop, artifact_output(draft, got.by))
     return got.value
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from perdure.models.common.blame import Blame
-from perdure.models.common.fence_check import InDoubt, Proof
+from perdure.models.common.fence_check import FenceCheck, InDoubt
 from perdure.models.common.threads import without_stop_iteration
 from perdure.models.functions.step_in_flight import AttemptInFlight, StepInFlight
 
@@ -18,9 +18,9 @@ from perdure.models.functions.step_in_flight import AttemptInFlight, StepInFligh
 class ThreadAttempts:
     """Runs attempts in a pool of threads. A thread cannot be stopped: if its attempt is given up, it is left to end."""
 
-    def __init__(self, threads_max: int, proof: Proof, blame: Blame) -> None:
+    def __init__(self, threads_max: int, fence_check: FenceCheck, blame: Blame) -> None:
         self._loop = asyncio.get_running_loop()
-        self._proof = proof
+        self._fence_check = fence_check
         self._blame = blame
         self.threads = ThreadPoolExecutor(threads_max, thread_name_prefix="perdure-step")
 
@@ -30,7 +30,7 @@ class ThreadAttempts:
         function = partial(without_stop_iteration, step.function, *call.args, **call.kwargs)
         if step.is_timed:
             function = partial(_announced, execution, pulse, function)
-        function = partial(self._proof.guarded, run_id, function)
+        function = partial(self._fence_check.guarded, run_id, function)
         if run_id in self._blame.watched:
             is_current = partial(_is_current, execution, pulse)
             function = partial(self._blame.call_in_thread, run_id, execution, is_current, self._loop, function)
@@ -46,7 +46,7 @@ class ThreadAttempts:
 def _announced(execution: StepInFlight, pulse: AttemptInFlight, function: Callable[[], Any]) -> Any:
     """Call a function in a thread, after reporting that the attempt begins: it may have waited long for the thread, and
     its timeout begins now."""
-    execution.tell(execution.began, pulse)
+    execution.call_on_loop(execution.began, pulse)
     return function()
 
 

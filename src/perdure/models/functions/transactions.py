@@ -59,7 +59,7 @@ class _Body:
     def _plain(self, connection: Any) -> Staged:
         execution = self._execution
         self._begin(connection)
-        execution.tell(execution.began, self._pulse)
+        execution.call_on_loop(execution.began, self._pulse)
         step, call = execution.step, execution.request.call
         holds_writer.set(lambda: step.name if self._is_running else "")
         with without_loop(step.name):

@@ -29,7 +29,7 @@ def item_text(stream: str, value: Any, payload_max: int) -> str:
     return to_text(value, f"an item of stream {stream!r}", payload_max)
 
 
-class Word(Struct, eq=False):
+class UnwrittenItem(Struct, eq=False):
     """An item. `written` is done when the item is durable or no longer matters."""
 
     item: StreamItem
@@ -37,15 +37,15 @@ class Word(Struct, eq=False):
     written: Future[None]
 
 
-class Speaker:
+class UnwrittenItems:
     """The items of one step that are not written yet."""
 
-    __slots__ = ("_room", "_unwritten_bytes", "is_sending", "last", "words")
+    __slots__ = ("_room", "_unwritten_bytes", "is_sending", "last", "queue")
 
     def __init__(self) -> None:
         self._room = threading.Condition()
         self._unwritten_bytes = 0
-        self.words: deque[Word] = deque()
+        self.queue: deque[UnwrittenItem] = deque()
         self.last: Future[None] | None = None  # `written` of the last item
         self.is_sending = False
 
@@ -65,28 +65,28 @@ class Speaker:
                     break
             self._unwritten_bytes += size
 
-    def leave(self, words: Sequence[Word]) -> None:
+    def leave(self, batch: Sequence[UnwrittenItem]) -> None:
         """Mark items as written, or as never to be written."""
         with self._room:
-            self._unwritten_bytes -= sum(word.size for word in words)
+            self._unwritten_bytes -= sum(one.size for one in batch)
             self._room.notify_all()
-        for word in words:
-            word.written.set_result(None)
+        for one in batch:
+            one.written.set_result(None)
 
-    def next(self) -> list[Word]:
+    def next(self) -> list[UnwrittenItem]:
         """Return the items for the next op."""
-        words: list[Word] = []
+        batch: list[UnwrittenItem] = []
         size = 0
-        while self.words and size < _OP_BYTES_MAX:
-            words.append(self.words.popleft())
-            size += words[-1].size
-        return words
+        while self.queue and size < _OP_BYTES_MAX:
+            batch.append(self.queue.popleft())
+            size += batch[-1].size
+        return batch
 
     def discard_pending(self) -> tuple[StreamItem, ...]:
         """Discard the items that are not on their way to the store yet, and return them."""
-        words, self.words = self.words, deque()
-        self.leave(list(words))
-        return tuple(word.item for word in words)
+        batch, self.queue = self.queue, deque()
+        self.leave(list(batch))
+        return tuple(one.item for one in batch)
 
 
-__all__ = ["ITEM_OVERHEAD_BYTES", "UNWRITTEN_BYTES_MAX", "Speaker", "Word", "item_text"]
+__all__ = ["ITEM_OVERHEAD_BYTES", "UNWRITTEN_BYTES_MAX", "UnwrittenItem", "UnwrittenItems", "item_text"]

@@ -85,7 +85,7 @@ class Ended(Struct, frozen=True, tag=True, kw_only=True):
     is_final: bool = False
 
 
-Word = Ready | Began | Beat | Item | Ended
+WorkerMessage = Ready | Began | Beat | Item | Ended
 
 
 def main(connection: Connection, engine_pid: int) -> None:
@@ -120,9 +120,9 @@ class Worker:
                 self._is_busy = False
                 self.send(end)
 
-    def send(self, word: Word) -> None:
+    def send(self, message: WorkerMessage) -> None:
         with self._sending:
-            self._connection.send_bytes(to_json(word))
+            self._connection.send_bytes(to_json(message))
 
     def _listen(self) -> None:
         try:

@@ -89,12 +89,12 @@ def wrong_parts(parts: Any, convert: Callable[[Any], Any], place: str) -> list[s
     has_nodes, has_edges = isinstance(nodes, Mapping), isinstance(edges, list)
     rest = {**plain, **({"nodes": {}} if has_nodes else {"nodes": nodes} if "nodes" in parts else {})}
     rest |= {} if has_edges or "edges" not in parts else {"edges": edges}
-    problems = [_told(place, rest, convert)]
+    problems = [_problem(place, rest, convert)]
     bare = {"graph": "g", "nodes": {}, "edges": []}
     for name, node in nodes.items() if isinstance(nodes, Mapping) else ():
-        problems.append(_told(place, {**bare, "nodes": {name: node}}, convert))
+        problems.append(_problem(place, {**bare, "nodes": {name: node}}, convert))
     for number, edge in enumerate(edges if isinstance(edges, list) else ()):
-        problems.append(_told(place, {**bare, "edges": [edge]}, convert, number))
+        problems.append(_problem(place, {**bare, "edges": [edge]}, convert, number))
     return [problem for problem in problems if problem is not None]
 
 
@@ -110,7 +110,7 @@ def place_of(path: Path, parts: Any) -> str:
     return ", ".join(part for part in (where, field) if part)
 
 
-def _told(place: str, parts: Any, convert: Callable[[Any], Any], number: int = 0) -> str | None:
+def _problem(place: str, parts: Any, convert: Callable[[Any], Any], number: int = 0) -> str | None:
     why = _refusal(parts, convert)
     if why is None:
         return None

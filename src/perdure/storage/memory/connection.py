@@ -38,7 +38,7 @@ class Connection:
     def listen(self, on_change: Callable[[], object]) -> None:
         self.database.listeners[self] = on_change
 
-    def tell_others(self) -> None:
+    def notify_others(self) -> None:
         """Notify the other stores on the database: a write may concern them."""
         for store, on_change in self.database.listeners.items():
             if store is not self:

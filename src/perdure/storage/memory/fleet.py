@@ -72,7 +72,7 @@ class MemoryFleet(MemorySlice):
             if engine is not None:
                 database.ended[engine_id] = _SIGNED_OFF
                 _forget_signed_off(database)
-        self._db.tell_others()
+        self._db.notify_others()
 
     def withdraw(self, engine_id: str) -> None:
         with self._db.database.lock:

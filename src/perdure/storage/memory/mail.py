@@ -20,7 +20,7 @@ class MemoryMail(MemorySlice):
         check_storable(*astuple(mail))
         with database.lock:
             mail_id = database.leave_mail(mail)
-        self._db.tell_others()
+        self._db.notify_others()
         return mail_id
 
     async def mail(self, engine_id: str, limit: int) -> list[Mail]:

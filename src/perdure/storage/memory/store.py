@@ -78,7 +78,7 @@ class MemoryStore(
             check_rows(database, batch)
             statuses = {one: stored.run.status for one, stored in database.runs.items()} if batch.waits else {}
             committed = write_batch(database, batch, database.tables.apply(batch, statuses))
-        self._db.tell_others()
+        self._db.notify_others()
         if len(batch.runs) > PIECE_ITEMS_MAX:
             await asyncio.sleep(0)
         return committed

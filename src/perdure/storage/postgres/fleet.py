@@ -132,8 +132,8 @@ class PostgresFleet(PostgresSlice):
     async def retire(self, engine_id: str) -> None:
         await self._db.write(QUERIES["retire"], id=engine_id)
         await self._db.write(QUERIES["forget_engine"], id=engine_id)
-        self._db.notifier.tell([], [ANYBODY])  # Its runs have no owner now.
-        self._db.neighbour.tell()
+        self._db.notifier.notify([], [ANYBODY])  # Its runs have no owner now.
+        self._db.neighbour.notify()
 
     def withdraw(self, engine_id: str) -> None:
         self._db.signs.withdraw(engine_id)

@@ -41,7 +41,7 @@ class Notifier:
         self._engine_ids: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
-    def tell(self, run_ids: Iterable[str], engine_ids: Iterable[str] = ()) -> None:
+    def notify(self, run_ids: Iterable[str], engine_ids: Iterable[str] = ()) -> None:
         """Notify the owners of these runs, and these engines, that there may be work. Returns at once."""
         self._run_ids.update(run_ids)
         self._engine_ids.update(engine_ids)

@@ -60,7 +60,7 @@ class Lookout:
             except StoreError as error:
                 log.debug("a look for a run that was started failed: %s", error)
                 found = []
-            self._notifier.tell(found)
+            self._notifier.notify(found)
             for run_id in found:
                 self._expected.pop(run_id, None)
             for run_id in [run_id for run_id, until in self._expected.items() if until < asked_at]:

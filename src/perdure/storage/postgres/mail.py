@@ -20,8 +20,8 @@ class PostgresMail(PostgresSlice):
         twice."""
         left = {"run_id": mail.run_id, "sender": mail.sender, "slot": mail.slot or None, "op": mail.op, "at": mail.at}
         rows = await self._db.write(QUERIES["post"], **left)
-        self._db.notifier.tell([mail.run_id])
-        self._db.neighbour.tell()
+        self._db.notifier.notify([mail.run_id])
+        self._db.neighbour.notify()
         mail_id: int = rows[0][0]
         return mail_id
 

@@ -83,8 +83,8 @@ class PostgresStore(
             with suppress(StoreError):
                 async with self._db.lanes.use() as connection:
                     await self._db.signs.renew(connection)
-        self._db.neighbour.tell_of(batch, committed)
-        self._db.notifier.tell(*self._addressees(batch, committed))
+        self._db.neighbour.notify_of(batch, committed)
+        self._db.notifier.notify(*self._addressees(batch, committed))
         return committed
 
     def insertion(self, batch: Batch) -> Insertion:

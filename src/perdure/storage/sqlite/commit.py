@@ -148,7 +148,7 @@ def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
                 if found.awake:
                     planned = _without_sleep(planned, found.awake)
                 if winners := winners_elsewhere(batch, found):
-                    _tell(connection, batch, found, winners)
+                    _notify_winners(connection, batch, found, winners)
             written = 0
             for sql, variables in planned.runs:
                 written += connection.execute(sql, variables).rowcount
@@ -218,7 +218,7 @@ def posting(mail: Mail) -> tuple[str, dict[str, str | int | None]]:
     return QUERIES["post"], values
 
 
-def _tell(connection: sqlite3.Connection, batch: Batch, found: Committed, winners: list[str]) -> None:
+def _notify_winners(connection: sqlite3.Connection, batch: Batch, found: Committed, winners: list[str]) -> None:
     """Leave mail for other engines about their runs that have won something in this batch."""
     wanted = {"ids": json_text(winners), "engine_id": batch.engine_id}
     found.notified = {run_id for (run_id,) in connection.execute(QUERIES["owned_elsewhere"], wanted)}

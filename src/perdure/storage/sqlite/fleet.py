@@ -223,7 +223,7 @@ class SqliteFleet(SqliteSlice):
 
     async def retire(self, engine_id: str) -> None:
         await self._db.write(partial(retire, signs=self._db.signs, engine_id=engine_id))
-        self._db.neighbour.tell()  # Its runs have no owner now.
+        self._db.neighbour.notify()  # Its runs have no owner now.
 
     def withdraw(self, engine_id: str) -> None:
         self._db.signs.withdraw(engine_id)

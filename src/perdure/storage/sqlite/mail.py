@@ -19,7 +19,7 @@ class SqliteMail(SqliteSlice):
 
     async def leave_mail(self, mail: Mail) -> int:
         mail_id = await self._db.write(partial(_post, mail=mail))
-        self._db.neighbour.tell()
+        self._db.neighbour.notify()
         return mail_id
 
     async def mail(self, engine_id: str, limit: int) -> list[Mail]:

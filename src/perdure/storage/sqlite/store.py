@@ -81,7 +81,7 @@ class SqliteStore(
             raise store_fault(error, self._db.path) from error
         with brisk_switching:
             committed = await self._db.write(partial(self._commit, planned=planned))
-        self._db.neighbour.tell_of(batch, committed)
+        self._db.neighbour.notify_of(batch, committed)
         return committed
 
     def _commit(self, connection: sqlite3.Connection, *, planned: Plan) -> Committed:

@@ -27,26 +27,26 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     first: int = secrets.randbelow(2**31) if given.first is None else given.first
     bugs = [Bug(bug) for bug in given.bug]
-    say(f"seeds {first} to {first + given.seeds - 1}")
+    show(f"seeds {first} to {first + given.seeds - 1}")
     began = reported = time.monotonic()
     for done, seed in enumerate(range(first, first + given.seeds), start=1):
         report = simulate(seed, bugs=bugs, mix=FOCUS[bugs[0]] if bugs else MIXES[given.mix])
         if report.problem:
-            say("\n".join(report.trace[-given.tail :]))
-            say(f"\nseed {seed} after {done - 1} good ones: {report.problem}\n")
+            show("\n".join(report.trace[-given.tail :]))
+            show(f"\nseed {seed} after {done - 1} good ones: {report.problem}\n")
             options = "".join(f" --bug {bug}" for bug in bugs) or (
                 f" --mix {given.mix}" if given.mix != "usual" else ""
             )
-            say(f"run it again: python -m perdure.testing.simulate --seeds 1 --from {seed} --tail 0{options}")
+            show(f"run it again: python -m perdure.testing.simulate --seeds 1 --from {seed} --tail 0{options}")
             return 1
         if (now := time.monotonic()) - reported >= _EVERY_S:
             reported = now
-            say(f"{done} of {given.seeds} done, {1000 * (now - began) / done:.0f} ms each")
-    say(f"{given.seeds} seeds went well, {1000 * (time.monotonic() - began) / max(1, given.seeds):.0f} ms each")
+            show(f"{done} of {given.seeds} done, {1000 * (now - began) / done:.0f} ms each")
+    show(f"{given.seeds} seeds went well, {1000 * (time.monotonic() - began) / max(1, given.seeds):.0f} ms each")
     return 0
 
 
-def say(text: str) -> None:
+def show(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

@@ -85,12 +85,12 @@ class SimulatedDatabase:
         finally:
             self.locks.release(transaction)
 
-    def tell_others(self, teller: object) -> None:
+    def notify_others(self, sender: object) -> None:
         """Send a hint to all other stores that there may be something for them. Hints are delayed, and some are
         lost."""
         loop = asyncio.get_running_loop()
         for store, (on_change, context) in self.listeners.items():
-            if store is not teller and not self.network.loses_hint():
+            if store is not sender and not self.network.loses_hint():
                 loop.call_later(self.network.delay_s(), on_change, context=context)
 
     # Heartbeats.

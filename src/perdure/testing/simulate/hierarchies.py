@@ -45,7 +45,7 @@ __all__ = ["OPERATIONS", "simulate_hierarchies"]
 T = TypeVar("T")
 
 _REST_S: Final = 300.0
-_TOLD_WITHIN_S: Final = 30
+_ANNOUNCED_WITHIN_S: Final = 30
 _TOPICS: Final = [Topic(f"simulate.level.{level}", dict[str, Any]) for level in range(3)]
 _LEVELS: Final = {"order": 0, "stock": 1, "money": 1, "shelf": 2, "bank": 2}
 _LATE: Final = {"audit": 1, "seal": 2}  # the services that come late
@@ -202,7 +202,7 @@ class _Scenario:
         simulation.note("the faults stop")
         simulation.network.weather = FINE
         await self._rest(tasks)
-        await self._tell()
+        await self._announce()
         for member in simulation.members.values():
             member.kill()
         await asyncio.sleep(5)  # The remaining faults end.
@@ -232,12 +232,12 @@ class _Scenario:
         for task in tasks:
             task.result()
 
-    async def _tell(self) -> None:
+    async def _announce(self) -> None:
         """Wait until all emitters were notified of handlers. Requests that were sent during faults may take long."""
         store = MemoryStore(self.simulation.database.memory)
         await store.open()
         registry = HandlerRegistry(store, _refuse, new_id)
-        for _ in range(_TOLD_WITHIN_S):
+        for _ in range(_ANNOUNCED_WITHIN_S):
             await asyncio.sleep(1)
             await registry.load(again=True)
             if not registry.unannounced:

@@ -107,7 +107,7 @@ class SimulatedStore(StoreProxy):
 
     async def retire(self, engine_id: str) -> None:
         await self._write(lambda: self._database.retire(engine_id, self._memory.retire))
-        self._database.tell_others(self)
+        self._database.notify_others(self)
 
     async def mark_dead_engines(self) -> builtins.list[str]:
         return await self._write(self._database.mark_dead_engines)
@@ -118,7 +118,7 @@ class SimulatedStore(StoreProxy):
         if not fate.startswith("unknown"):
             await self._arrive()
             committed = await database.serve(database.commit(batch, fate))
-            database.tell_others(self)
+            database.notify_others(self)
             await database.network.pass_by()
             return committed
         await self._arrive()
@@ -179,7 +179,7 @@ class SimulatedStore(StoreProxy):
 
     async def leave_mail(self, mail: Mail) -> int:
         mail_id = await self._write(lambda: self._database.leave_mail(mail))
-        self._database.tell_others(self)
+        self._database.notify_others(self)
         return mail_id
 
     async def collect(self, slots: Sequence[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from perdure.errors import InvalidArguments, UnstorableValue
 from perdure.models.functions.artifacts import Draft, artifact_output, draft_of
-from perdure.models.functions.publications import said
+from perdure.models.functions.publications import add_output_nowait
 from perdure.models.graphs.kinds.base import Done, Kind, Preparing, Task, kind
 from perdure.models.graphs.scopes import Scope
 from perdure.models.graphs.templates import text_of
@@ -23,7 +23,7 @@ def stage_in(task: Task, draft: Draft, by: str) -> None:
     root = task.view.scope.root
     count: int = root.find("staged", "count", 0) + 1
     artifact_id = derived_id(task.loop.now(), f"{task.loop.run_id}/{count}")
-    said(task.loop, artifact_output(replace(draft, id=artifact_id), by))
+    add_output_nowait(task.loop, artifact_output(replace(draft, id=artifact_id), by))
     noted(root, {draft.name: artifact_id})
 
 

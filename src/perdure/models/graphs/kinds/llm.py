@@ -258,7 +258,7 @@ class Answering:
         usage: dict[str, Any] | None = None
         repairs = 0
         while True:
-            on_piece = None if self._stream is None else Telling(step, self._stream, self._node, repairs)
+            on_piece = None if self._stream is None else AnswerStream(step, self._stream, self._node, repairs)
             answer = await self._endpoint.ask({**self._fields, "messages": messages}, on_piece)
             usage = added(usage, answer.usage)
             output, problem = self._checked(answer.text)
@@ -300,7 +300,7 @@ class Answering:
         )
 
 
-class Telling:
+class AnswerStream:
     """Appends the pieces of one answer to a stream of the run, no faster than the store can write them."""
 
     __slots__ = ("_index", "_node", "_repair", "_step", "_stream", "_unflushed")

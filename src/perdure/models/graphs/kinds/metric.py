@@ -9,7 +9,7 @@ from msgspec import Meta, field
 
 from perdure.errors import ExpressionFailed, InvalidArguments
 from perdure.models.functions.commands import Output
-from perdure.models.functions.publications import said
+from perdure.models.functions.publications import add_output_nowait
 from perdure.models.graphs.kinds.base import Done, Kind, Preparing, Task, kind
 from perdure.values.checks import checked_text
 from perdure.values.json import to_text
@@ -61,5 +61,5 @@ class MetricWork:
             "node": self._node,
         }
         text = to_text(item, f"the metric of {task.place}", task.loop.payload_max)
-        said(task.loop, Output(self._stream, text, True))
+        add_output_nowait(task.loop, Output(self._stream, text, True))
         return Done(item)

@@ -1,0 +1,180 @@
+"""Commits of drafts: what a run did becomes an op for the coordinator, and the answer decides how the run goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from perdure.errors import AskedMeanwhile, HandlersChanged, StoreError
+from perdure.kernel import ops
+from perdure.models.cooperation.drafts import Drafts, Making
+from perdure.models.cooperation.landings import Landings
+from perdure.models.cooperation.live import Draft, LiveOperation
+from perdure.models.cooperation.operation_parts import OperationParts
+from perdure.models.cooperation.run_reader import RunReader
+from perdure.models.cooperation.turns import Turns
+from perdure.models.cooperation.waits import awaited, stored_waits
+
+log = logging.getLogger("perdure")
+
+
+class CommitListener(Protocol):
+    """Goes on with runs whose drafts are committed, or must be made anew."""
+
+    def committed(self, live: LiveOperation, draft: Draft) -> None:
+        """Do what follows a commit."""
+        ...
+
+    def go_on(self, live: LiveOperation) -> None:
+        """Make a new draft."""
+        ...
+
+
+class Commits:
+    """Has drafts committed. If the coordinator refuses a draft since something has changed, writes it by that."""
+
+    def __init__(
+        self,
+        parts: OperationParts,
+        *,
+        reader: RunReader,
+        landings: Landings,
+        drafts: Drafts,
+        turns: Turns,
+        listener: CommitListener,
+    ) -> None:
+        self._clock = parts.engine.clock
+        self._lookup = parts.engine.coordinator.loaded
+        self._request = parts.engine.coordinator.request
+        self._registry = parts.registry
+        self._runner = parts.runner
+        self._runs = parts.runs
+        self._blame = parts.blame
+        self._background = parts.background
+        self._mail = parts.mail
+        self._reader = reader
+        self._landings = landings
+        self._drafts = drafts
+        self._turns = turns
+        self._listener = listener
+        self._landed: list[tuple[LiveOperation, Draft]] = []  # just committed: see `proceed`
+
+    def write(
+        self, live: LiveOperation, draft: Draft, *, is_loaded: bool = False, again: Callable[[], None] | None = None
+    ) -> Making:
+        """Have a draft committed. If it must be written again, `again` is called; by default the run goes on."""
+        run = self._lookup(live.id)
+        if run is None or run.claim != live.claim:
+            return None  # Another engine has the run by now, and this one is about to drop it.
+        draft.asked, notified = live.asked, live.notified
+        waits, gone = stored_waits(live, run, draft, is_loaded=is_loaded)
+        is_same = draft.status is run.status and not (draft.rows or draft.notices or draft.runs or waits or gone)
+        if is_same:
+            if live.is_drafting:
+                yield from self._drafts.take_in(live)
+            return partial(self._listener.committed, live, draft)
+        now = self._clock.now()
+        added = yield from self._runner.added(draft, now)
+        starts: tuple[ops.Start, ...] = ()
+        members: tuple[ops.NotifyMembers, ...] = ()
+        if draft.runs:
+            starts = yield from self._runner.emitter.starts(draft, run.tags, now, live.plan.strategy)
+            members = yield from self._runner.emitter.members(draft, now)
+            draft.has_members = bool(members)
+        op = ops.Cooperate(
+            run_id=live.id,
+            at=now,
+            claim=live.claim,
+            cause=draft.cause,
+            status=draft.status,
+            added=added,
+            starts=starts,
+            notices=draft.notices,
+            members=members,
+            waits=waits,
+            waits_dropped=gone,
+            outcome=self._runner.outcome(draft),
+            notified=-1 if live.is_stale else notified,
+            awaits=awaited(live, draft),
+            is_undone=live.rollback_request is not None,
+            has_waited=live.has_waited,
+            workflow_version=live.operation.stored_version if live.operation.version and draft.begins else "",
+        )
+        if live.is_drafting:
+            yield from self._drafts.take_in(live)
+        live.in_commit = True
+        if draft.rows:
+            self._blame.forget(live.id)
+        if draft.began:
+            self._runs.expect(draft.began)
+        self._request(op, partial(self._answered, live, draft, again))
+        return None
+
+    def proceed(self) -> None:
+        """Go on with runs whose drafts are committed.
+
+        Call this after all effects of the commit are performed. Then a run that the same commit has notified has read
+        the notification, and begins no step after it was asked to give up.
+        """
+        landed, self._landed = self._landed, []
+        for live, draft in landed:
+            live.in_commit = False
+            try:
+                self._listener.committed(live, draft)
+            except Exception:
+                log.exception("run %s could not go on", live.id)
+
+    def _answered(
+        self,
+        live: LiveOperation,
+        draft: Draft,
+        again: Callable[[], None] | None,
+        is_written: bool | None,
+        error: BaseException | None,
+    ) -> None:
+        if is_written and not live.is_closed:
+            draft.apply(live)
+            self._runner.notifications.failures.note(draft.own)
+            if draft.has_members:
+                self._background.start(self._mail.try_to_read_mail())
+            self._landed.append((live, draft))
+            return
+        live.forget()
+        for began in draft.began:
+            self._runs.expected.pop(began.id, None)
+        if live.is_closed:
+            return
+        if isinstance(error, HandlersChanged):
+            self._background.start(self._write_again(live, again))
+        elif isinstance(error, AskedMeanwhile):
+            live.in_commit = False
+            self._landings.land_later(live, again or partial(self._listener.go_on, live))
+            self._reader.read_anew(live)
+
+    async def _write_again(self, live: LiveOperation, again: Callable[[], None] | None) -> None:
+        """Read the registry, which has changed, and write the same once more by its new version."""
+        while not live.is_closed:
+            try:
+                await self._registry.load(again=True)
+            except StoreError as error:
+                self._reader.outage.failed("the handlers could not be read and are tried again", error)
+                await asyncio.sleep(0.1)
+            else:
+                break
+        # The change may have met many runs, which then all come here at once.
+        self._turns.soon(live, partial(self._once_more, live, again or partial(self._listener.go_on, live)))
+
+    def _once_more(self, live: LiveOperation, go_on: Callable[[], None]) -> None:
+        live.in_commit = False
+        if live.is_closed:
+            return
+        if live.is_stale:
+            self._landings.land_later(live, go_on)
+        else:
+            go_on()
+
+
+__all__ = ["CommitListener", "Commits"]

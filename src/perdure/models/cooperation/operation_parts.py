@@ -1,0 +1,43 @@
+"""The parts that the host of operations and what it is made of share."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msgspec import Struct
+
+from perdure.models.common.background import BackgroundTasks
+from perdure.models.common.blame import Blame
+from perdure.models.common.host_parts import HostParts
+from perdure.models.cooperation.handler_registry import HandlerRegistry
+from perdure.models.cooperation.holds import Holds
+from perdure.models.cooperation.live_runs import LiveRuns
+from perdure.models.cooperation.rows import RowCodec
+from perdure.models.cooperation.runner import OperationRunner
+from perdure.models.cooperation.versions import Operations
+
+
+class MailReader(Protocol):
+    """Reads the mail that commits of this engine have left for its own runs."""
+
+    async def try_to_read_mail(self) -> None:
+        """Read the mail now, if that can be done. If not, this or another engine reads it later."""
+        ...
+
+
+class OperationParts(Struct, frozen=True, kw_only=True):
+    """The engine's parts, and those of its operations."""
+
+    engine: HostParts
+    operations: Operations
+    registry: HandlerRegistry
+    rows: RowCodec
+    runner: OperationRunner
+    runs: LiveRuns
+    holds: Holds
+    blame: Blame
+    background: BackgroundTasks
+    mail: MailReader
+
+
+__all__ = ["MailReader", "OperationParts"]
