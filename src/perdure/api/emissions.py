@@ -26,6 +26,7 @@ from perdure.session import Session
 from perdure.values.arguments import Duration
 from perdure.values.canonical import canonical
 from perdure.values.checks import checked_remark, checked_tags, checked_text
+from perdure.values.json import bytes_of
 
 
 @one_call
@@ -71,7 +72,7 @@ async def emit_root(
 
 
 def _check_size(what: str, text: str, session: Session) -> None:
-    size, most = len(text), session.limits.payload_bytes_max
+    size, most = bytes_of(text), session.limits.payload_bytes_max
     if size > most:
         raise UnstorableValue(f"{what} has {size:,} bytes, and may have {most:,}")
 

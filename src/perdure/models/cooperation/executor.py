@@ -37,6 +37,7 @@ from perdure.models.cooperation.machine import readable, reasons, refused
 from perdure.models.cooperation.moves import Handle, Invoke, Outcome, Raised, Returned, Undo
 from perdure.models.cooperation.scope import NextStep, Returns, Scope
 from perdure.models.cooperation.transactions import Place, Transactions, Work, asked
+from perdure.values.json import bytes_of
 
 
 class AttemptContexts(Protocol):
@@ -291,9 +292,9 @@ def within_bounds(live: LiveOperation, outcome: Outcome, payload_bytes_max: int)
 def _sizes(outcome: Returned) -> Iterator[tuple[str, int]]:
     """Yield all that code wants stored, each with its length."""
     for emission in outcome.emissions:
-        yield f"a message on topic {emission.topic!r}", len(emission.payload)
+        yield f"a message on topic {emission.topic!r}", bytes_of(emission.payload)
     for value in outcome.values:
-        yield f"the return value {value.variable!r}", len(value.value)
+        yield f"the return value {value.variable!r}", bytes_of(value.value)
     if outcome.context.values:
         yield "the context", len(msgspec.json.encode(outcome.context.values))
     measured = outcome.context
