@@ -227,6 +227,27 @@ async def test_a_cancellation_that_the_end_was_faster_than(make_store: Callable[
         await agree(env, gated.operation)
 
 
+@pytest.mark.parametrize("by", ["root", "run"])
+async def test_a_cancellation_that_is_decided_after_the_end(source: StoreSource, by: Literal["root", "run"]) -> None:
+    """Its caller has read rows of a run that had not ended yet."""
+    gated, points = Gated(steps=1), YieldPoints()
+    async with Environment([gated.operation], source, probe=points) as env:
+        root = await env.engine.emit(ROOT, {})
+        (run_id,) = root.run_ids
+        await gated.at(0)
+        with points.hold("cancelscope.submit") as held:
+            cancelling = asyncio.create_task(env.engine.handle(root.id if by == "root" else run_id).cancel())
+            await held.reached()
+            gated.gate.set()
+            await root.finished()
+        assert not await cancelling
+        if by == "run":
+            rows = (await hierarchy_rows(env.engine.session, root.id)).events
+            assert "CANCELLATION_REQUESTED" not in {row.type for row in rows}
+        assert gated.done == ["step 0"]
+        await agree(env, gated.operation)
+
+
 async def passing(env: Environment, work: Awaitable[Any]) -> Any:
     """Let time pass until something is done."""
     task = asyncio.ensure_future(work)

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from perdure import Client
+from perdure import Client, Limits
 from perdure.api.outcomes import outcome_of
 from perdure.cooperation import Failure, Operation, Scope, TimeWindow, Topic
 from perdure.errors import IsOperation, Misuse, ScopeFailed
 from perdure.ports import Store
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
+from perdure.testing.faults import Fault
 from perdure.views import RunView
 from tests.cooperation.shop import topic
 from tests.cooperation.test_cooperation_engine import agree, run_of, status_of
@@ -211,6 +212,28 @@ async def test_a_held_child_that_has_something_to_undo_says_so(source: StoreSour
         assert (await outcome_of(env.engine.session, emitted.run_ids[0]))[0].status == "rolled_back"
         assert diary == ["ask", "work", "unwork", "unask"]
         await agree(env, root, good)
+
+
+async def test_a_run_that_was_to_give_up_before_it_was_held_says_so(source: StoreSource) -> None:
+    """It is cancelled while only an engine without its code is there. Code that does not fit finds both at once."""
+    diary: list[str] = []
+    good = child(diary)
+    async with Environment([good], source, autojump_s=None) as env:
+        emitted = await env.engine.emit(CHILD, {})
+        await env.settle()
+        await env.restart([])
+        assert await env.engine.handle(emitted.id).cancel()
+        await env.restart([child(diary, step="renamed")])
+        await env.settle()
+        view = await env.engine.runs.get(emitted.run_ids[0])
+        assert view is not None
+        assert view.hold is not None
+        assert "It is to give up, and it has something to undo" in view.hold.details
+        await env.restart([good])
+        await env.settle()
+        assert await status_of(env.engine, "child") == "rolled_back"
+        assert diary == ["work", "unwork"]
+        await agree(env, good)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -436,3 +459,115 @@ async def test_a_failure_that_cannot_be_encoded_fails_alone(source: StoreSource)
             await emitted.finished()
         assert diary == ["ask", "work", "unwork", "unask"]
         await agree(env, *operations)
+
+
+def idle(diary: list[str], version: str = "") -> Operation[Message]:
+    made = Operation[Message]("child", CHILD, version=version)
+
+    @made.step
+    async def work(scope: Scope, message: Message) -> None:
+        diary.append("work")
+
+    return made
+
+
+async def gives_up(env: Environment, root_id: str, run_id: str, by: str) -> None:
+    """A paused run that waited for its delay of three hours, and has two."""
+    if by == "cancel":
+        assert await env.engine.handle(root_id).cancel()
+    else:
+        await env.advance(timedelta(minutes=119))
+        assert await env.engine.handle(run_id).status() == "suspended"
+        await env.advance(timedelta(minutes=2))
+    await env.settle()
+    view = await env.engine.runs.get(run_id)
+    assert view is not None
+    assert (view.status, view.hold, view.deadline) == ("rolled_back", None, None)
+
+
+@pytest.mark.parametrize("version", ["", "2"])
+@pytest.mark.parametrize("by", ["cancel", "deadline"])
+async def test_what_a_client_pauses_while_no_engine_is_there_gives_up(
+    make_store: Callable[[], Store], by: str, version: str
+) -> None:
+    """The run has begun. A client cannot look at its rows, so the next engine does."""
+    diary: list[str] = []
+    made = idle(diary, version)
+    async with Environment([made], make_store, autojump_s=None) as env:
+        emitted = await env.engine.emit(CHILD, {}, delay=timedelta(hours=3), deadline=timedelta(hours=2))
+        await env.settle()
+    async with Client(make_store(), clock=env.clock, poll_s=None) as client:
+        assert await client.handle(emitted.run_ids[0]).pause("not today")
+    async with Environment([made], make_store, clock=env.clock, autojump_s=None) as env:
+        await env.settle()
+        await gives_up(env, emitted.id, emitted.run_ids[0], by)
+        assert diary == []
+        await agree(env, made)
+
+
+@pytest.mark.parametrize("by", ["cancel", "deadline"])
+async def test_what_a_client_pauses_and_no_engine_has_in_memory_gives_up(
+    make_store: Callable[[], Store], by: str
+) -> None:
+    """An engine runs all the time, and is not told that the client has paused the run."""
+    diary: list[str] = []
+    made = idle(diary)
+    async with (
+        Environment([made], make_store, autojump_s=None, limits=Limits(live_runs_max=1)) as env,
+        Client(make_store(), clock=env.clock, poll_s=None) as client,
+    ):
+        emitted = await env.engine.emit(CHILD, {}, delay=timedelta(hours=3), deadline=timedelta(hours=2))
+        for _ in range(2):
+            await env.engine.emit(CHILD, {}, delay=timedelta(days=1))
+        await env.settle()
+        (id,) = emitted.run_ids
+        view = await env.engine.runs.get(id)
+        assert view is not None
+        assert view.owner is None
+        assert await client.handle(id).pause("not today")
+        await gives_up(env, emitted.id, id, by)
+        assert diary == []
+        await agree(env, made)
+
+
+async def test_what_a_client_pauses_stays_paused_and_goes_on_when_resumed(make_store: Callable[[], Store]) -> None:
+    """That an engine looks at it is no reason to give up."""
+    diary: list[str] = []
+    made = idle(diary)
+    async with Environment([made], make_store, autojump_s=None) as env:
+        emitted = await env.engine.emit(CHILD, {}, delay=timedelta(hours=3))
+        await env.settle()
+    async with Client(make_store(), clock=env.clock, poll_s=None) as client:
+        assert await client.handle(emitted.run_ids[0]).pause("not today")
+    async with Environment([made], make_store, clock=env.clock, autojump_s=None) as env:
+        await env.advance(timedelta(hours=4))
+        view = await env.engine.runs.get(emitted.run_ids[0])
+        assert view is not None
+        assert view.hold is not None
+        assert (view.hold.kind, view.hold.details, view.deadline, diary) == ("paused", "", None, [])
+        assert await env.engine.handle(emitted.run_ids[0]).resume()
+        await env.engine.handle(emitted.run_ids[0]).result()
+        assert diary == ["work"]
+        await agree(env, made)
+
+
+@pytest.mark.parametrize("version", ["", "2"])
+async def test_a_hold_that_a_process_left_incomplete_is_completed(source: StoreSource, version: str) -> None:
+    """The process dies after it has paused the run, and before it has looked at the run's rows."""
+    diary: list[str] = []
+    made = idle(diary, version)
+    fault = Fault("before_effects", when=lambda batch: any(write.run.hold for write in batch.runs.values()))
+    async with Environment([made], source, autojump_s=None, fault=fault) as env:
+        emitted = await env.engine.emit(CHILD, {}, delay=timedelta(hours=3), deadline=timedelta(hours=2))
+        await env.settle()
+        (id,) = emitted.run_ids
+
+        async def pause(env: Environment) -> None:
+            await env.engine.handle(id).pause("not today")
+            await env.settle()
+
+        await env.survive(pause)
+        assert env.restarts == 1
+        await gives_up(env, emitted.id, id, "deadline")
+        assert diary == []
+        await agree(env, made)

@@ -170,6 +170,7 @@ async def test_runs_without_a_topic_are_claimed_by_the_right_handler(
         await env.settle()
         done = ["the parent", "an order"] if is_taken else ["the parent"]
         assert diary == done
+        assert [run.hold for run in (await env.engine.runs.list()).runs] == [None, None]  # Nobody has claimed them.
         async with Engine(make_store(), workflows=[orders, parent], clock=env.clock, poll_s=None) as other:
             await other.handle(root.run_ids[0]).result()
             assert diary == ["the parent", "an order"]

@@ -19,6 +19,7 @@ SCORE = Key[Any]("score", object)
 NAN = float("nan")
 SMALL = Limits(payload_bytes_max=10_000)
 LONG = "x" * 20_000
+FOREIGN = "ä" * 6_000  # 12,000 bytes
 
 
 def doing(what: Callable[[Scope], object]) -> Operation[Message]:
@@ -83,3 +84,20 @@ async def test_who_calls_again_with_a_lower_limit_gets_the_first_hierarchy() -> 
         env._options["limits"] = SMALL  # pyright: ignore[reportPrivateUsage]
         await env.restart()
         assert (await env.engine.emit(ROOT, {"score": LONG}, id="m-1")).run_ids == first.run_ids
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        lambda scope: scope.emit(CHILD, {"score": FOREIGN}),
+        lambda scope: scope.return_value("score", FOREIGN),
+        lambda scope: scope.put(SCORE, FOREIGN),
+    ],
+    ids=["message", "value", "context"],
+)
+async def test_the_limit_counts_bytes_and_not_characters(what: Callable[[Scope], object]) -> None:
+    async with Environment([doing(what)], limits=SMALL) as env:
+        with pytest.raises(ScopeFailed, match=r"has 12,\d\d\d bytes, and may have 10,000"):
+            await (await env.engine.emit(ROOT, {})).finished()
+        with pytest.raises(UnstorableValue, match=r"12,\d\d\d bytes"):
+            await env.engine.emit(ROOT, {"score": FOREIGN})

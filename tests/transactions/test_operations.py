@@ -184,6 +184,32 @@ async def test_what_a_step_has_written_is_undone_if_it_was_cancelled_before_its_
     assert await world.staged(url) == 0
 
 
+async def test_what_a_step_has_written_is_undone_though_its_run_is_held_before_its_rows_are_there(world: World) -> None:
+    """As above, but the run is paused first. By its rows it has done nothing."""
+    operations = shop(world.kind)
+    url = await world.fresh()
+    async with Environment(operations, url, fault=StepFault("before_effects"), **world.options) as env:
+        await env.engine.emit(PAY, 1, id="m")
+        await env.death()
+        assert await world.staged(url) == 1
+    async with Environment([], url, **world.options) as env:
+        root = await env.engine.emit(PAY, 1, id="m")
+        (run_id,) = root.run_ids
+        assert await env.engine.handle(run_id).pause("not today")
+        await env.settle()
+        assert await root.cancel("no longer wanted")
+        view = await env.engine.runs.get(run_id)
+        assert view is not None
+        assert view.hold is not None
+        assert "it has something to undo" in view.hold.details
+    async with Environment(operations, url, **world.options) as env:
+        assert await env.engine.handle(run_id).resume()
+        assert await outcome(env, "m") == "GaveUp"
+        await env.check()
+    assert await world.numbers(url) == [-1, 1]
+    assert await world.staged(url) == 0
+
+
 async def test_a_store_without_transactions_refuses() -> None:
     async with Environment(shop("sqlite"), MemoryStore) as env:
         root = await env.engine.emit(PAY, 1)

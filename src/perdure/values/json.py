@@ -32,6 +32,11 @@ _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _IMMUTABLE = frozenset({str, int, float, bool, type(None), bytes})
 
 
+def bytes_of(text: str) -> int:
+    """Return how many bytes a text takes, as UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
 def to_text(value: Any, what: str, payload_max: int = PAYLOAD_MAX_BYTES) -> str:
     """Return the value as JSON text. Raises UnstorableValue, which names the type and the path, if that is
     impossible."""

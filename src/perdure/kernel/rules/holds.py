@@ -14,7 +14,7 @@ from perdure.kernel.rules import operations
 from perdure.kernel.status import FINISHED, Status
 
 
-def set_hold(run: Run | None, op: ops.SetHold, me: str, _inputs: DecisionInput) -> Decision:
+def set_hold(run: Run | None, op: ops.SetHold, me: str, inputs: DecisionInput) -> Decision:
     if op.claim is not None and (run is None or run.claim != op.claim):
         return NOTHING
     run = mine_or_free(run, op, me)
@@ -28,7 +28,7 @@ def set_hold(run: Run | None, op: ops.SetHold, me: str, _inputs: DecisionInput) 
     hold = replace(op.hold, fingerprint=tried_too(run.tried, op.hold.fingerprint))
     run, audit_rows = note(run, op, hold.kind, hold.reason, hold.details, hold=hold, tried="", owner=None)
     if run.model == "operation":
-        return operations.held(run, hold, op, audit_rows)
+        return operations.held(run, hold, op, audit_rows, has_code=inputs.has_code)
     return Decision(run=run, row=True, audit=audit_rows, effects=(Drop(run.id, hold.kind),), reply=True)
 
 

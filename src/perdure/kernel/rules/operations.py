@@ -209,10 +209,15 @@ def _notified_while_held(run: Run, hold: Hold, op: ops.Notify, inputs: DecisionI
 # the run's rows to end the run without its code. While the run is held, its row has the deadline that counts.
 
 
-def held(run: Run, hold: Hold, op: ops.SetHold, audit: tuple[Audit, ...]) -> Decision:
-    """Return the decision to hold a run, which may have been asked to give up already."""
+def held(run: Run, hold: Hold, op: ops.SetHold, audit: tuple[Audit, ...], *, has_code: bool) -> Decision:
+    """Return the decision to hold a run, which may have been asked to give up already.
+
+    Without `has_code` a client may have decided it, which cannot read the run's rows. Then the run is due at once, so
+    that an engine completes the hold."""
     drop = Drop(run.id, hold.kind)
     if not hold.next_seq:
+        if not has_code:
+            run = replace(run, deadline=op.at)
         return Decision(run=run, row=True, audit=audit, effects=(drop, Examine(run)), reply=True)
     if hold.asked:
         return _give_up(run, hold, op, (), audit)
@@ -241,9 +246,11 @@ def expire(run: Run, op: ops.Expire, me: str, inputs: DecisionInput) -> Decision
     """Let a held run give up, since a deadline of it has passed. A run that is not held has its own timers."""
     if run.deadline is None or run.deadline > op.at or run.status in FINISHED or run.owner not in (None, me):
         return NOTHING
-    if run.hold is None:
-        return Decision(run=replace(run, deadline=None), row=True)
-    return _give_up(run, run.hold, op, inputs.children, passed="Its deadline has passed")
+    hold = run.hold
+    if hold is None or not hold.next_seq:
+        run = replace(run, deadline=None)  # A hold that is complete says which deadline counts.
+        return Decision(run=run, row=True, effects=() if hold is None else (Examine(run),))
+    return _give_up(run, hold, op, inputs.children, passed="Its deadline has passed")
 
 
 def _due(hold: Hold) -> int | None:
@@ -280,6 +287,8 @@ def _give_up(
         details = "It was to be undone by now, and ends once the runs below it have ended."
     due = _due(hold)
     due = None if due is None or due <= op.at else due
+    if not hold.next_seq:
+        details, due = "It is to give up. An engine looks at what it has done first.", run.deadline or op.at
     about = op.about if isinstance(op, ops.Notify) and op.kind == ASK else ""
     follow_ups = _asks(children, op, about, hold.undone_by, "" if hold.is_undoing else _for_calls(run, op))
     if was is not None and was.details == details and (was.undone_by, run.deadline) == (hold.undone_by, due):
@@ -407,7 +416,7 @@ def _settled(
     run: Run, status: Status, op: ops.Notify | ops.Settle, added: Cooperation, outcome: Outcome, answer: str
 ) -> Decision:
     if run.hold is not None:
-        run = replace(run, hold=None)
+        run = replace(run, **lifted(run))
     run, audit = _through(run, status, op, "ended without its code")
     return Decision(
         run=run,

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from perdure.coordinator.turns import in_turns
 from perdure.errors import PerdureError, StoreError
 from perdure.kernel import ops
+from perdure.kernel.cooperation import read_version
 from perdure.kernel.records import Hold, Run
 from perdure.models.common.host_parts import HostParts
 from perdure.models.cooperation.context import HAPPY_DEADLINE, ROLLBACK_DEADLINE, Context, Deadline, ReadableKey, begun
@@ -79,7 +80,12 @@ class Holds:
             return
         hierarchy = await in_turns(scopes.hierarchy_in_pieces())
         new = scopes.runs[run.id]
-        operation = self._operations.get((hierarchy.messages[new.message_id].topic, run.workflow))
+        operation = self._operations.of(
+            hierarchy.messages[new.message_id].topic,
+            run.workflow,
+            run.workflow_version,
+            is_begun=any(row.seq for row in hierarchy.own(new.lineage)),
+        )
         found = examined(
             hold,
             await in_turns(hierarchy.view_in_pieces(new, self._clock.now())),
@@ -104,8 +110,14 @@ class Holds:
             log.warning("holds of operations could not be looked through: %s", error)
 
     def _is_left(self, run: Run) -> bool:
-        is_here = run.model == "operation" and self._operations.get((run.workflow_version, run.workflow)) is not None
-        return is_here and run.hold is not None and not run.hold.next_seq and run.owner is None
+        if run.model != "operation" or run.hold is None or run.hold.next_seq or run.owner is not None:
+            return False
+        topic, _ = read_version(run.workflow_version)
+        # The row does not say whether the run has begun: see `Operations.of`.
+        return any(
+            self._operations.of(topic, run.workflow, run.workflow_version, is_begun=is_begun) is not None
+            for is_begun in (False, True)
+        )
 
 
 def examined(hold: Hold, view: OperationRun, rows: RowCodec, *, strategy: Strategy | None, is_staged: bool) -> Hold:
