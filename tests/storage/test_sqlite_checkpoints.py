@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from perdure.storage.sqlite.checkpoints import PAGES, PAGES_MAX, PAUSE_S, Checkpoints
-from perdure.storage.sqlite.connection import connect_reader, connect_writer
+from perdure.storage.sqlite.connection import connect_reader, connect_steps, connect_writer
 from perdure.storage.sqlite.thread import DatabaseThread
 
 ROWS = 50
@@ -60,6 +60,15 @@ def test_commits_alone_leave_the_log_where_it_is(path: Path) -> None:
         for _ in range(2 * PAGES // ROWS):
             write(connection)
         assert path.stat().st_size > empty  # Longer than that it never gets, whatever happens.
+
+
+def test_the_connection_of_steps_leaves_the_log_to_the_writer(path: Path) -> None:
+    """Two connections that make checkpoints at the same instant are what some versions of SQLite cannot stand."""
+    with closing(connected(path)), closing(connect_steps(path)) as steps:
+        before = path.stat().st_size
+        for _ in range(2 * PAGES_MAX // ROWS):
+            write(steps)
+        assert path.stat().st_size == before
 
 
 def test_a_few_pages_are_left_some_more_wait_for_a_pause_and_many_do_not_wait(path: Path) -> None:
