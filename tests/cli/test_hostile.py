@@ -50,6 +50,42 @@ def test_nothing_that_is_stored_or_given_steers_the_terminal(hostile: Shell, ver
     check_harmless(raw)
 
 
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["records", "put", EVIL, EVIL, f"a={EVIL}"],
+        ["records", "list", EVIL],
+        ["records", "list", f"{EVIL} nobody"],
+        ["records", "show", EVIL, EVIL],
+        ["records", "show", EVIL, f"{EVIL} nobody"],
+        ["topics", "register", EVIL, EVIL],
+        ["topics", "list"],
+        ["topics", "retire", EVIL, f"{EVIL} nobody"],
+        ["topics", "hierarchy", f"{EVIL} nobody"],
+        ["topics", "message", f"{EVIL} nobody"],
+        ["topics", "cancel-token", EVIL, "--reason", EVIL],
+        ["dead-letters", "show", f"{EVIL} nobody"],
+        ["dead-letters", "remove", f"{EVIL} nobody"],
+        ["runs", "cancel", "--workflow", EVIL, "--dry-run"],
+        ["runs", "retry", EVIL],
+        ["runs", "update", EVIL, "--tag", f"{EVIL}={EVIL}"],
+        ["runs", "drawing", EVIL],
+        ["tasks", "show", f"{EVIL} nobody"],
+        ["artifacts", "show", f"{EVIL} nobody"],
+        ["audit", "export"],
+    ],
+    ids=lambda verb: " ".join(verb[:2]),
+)
+def test_no_other_command_lets_it_steer_the_terminal(hostile: Shell, verb: list[str]) -> None:
+    hostile("records", "put", EVIL, EVIL, f"{EVIL}={EVIL}")
+    hostile("topics", "register", EVIL, EVIL)
+    with hostile.begin(*verb, terminal=True) as command:
+        shown = command.ended().out
+        raw = command.raw.decode()
+    assert "owned" in shown, shown
+    check_harmless(raw)
+
+
 @workflow(name="hostile")
 async def says_evil_things() -> None:
     await publish(KEY, EVIL)

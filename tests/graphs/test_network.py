@@ -6,8 +6,9 @@ import gzip
 import ipaddress
 import socket
 import threading
+import tracemalloc
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from perdure import Engine, Retry
 from perdure.errors import HostDenied, HttpFailed, LlmFailed, McpFailed, Misuse, RunFailed, SecretNotFound
 from perdure.graph import Graph, Network, Secrets, http, llm, mcp
+from perdure.models.graphs.network import AnswerTooLarge, read_bounded
 from perdure.storage.memory import MemoryStore
 
 Answering = Callable[[BaseHTTPRequestHandler], tuple[dict[str, str], bytes]]
@@ -301,6 +303,29 @@ async def test_an_answer_that_is_too_large_is_not_read(encoding: str) -> None:
         error = await failure(asking(url))
     assert isinstance(error, HttpFailed)
     assert "more than 16,777,216 bytes" in str(error)
+
+
+class OneChunk:
+    """An answer of httpx that comes in one piece."""
+
+    def __init__(self, body: bytes) -> None:
+        self.headers = {"content-encoding": "gzip"}
+        self._body = body
+
+    async def aiter_raw(self) -> AsyncIterator[bytes]:
+        yield self._body
+
+
+async def test_what_is_packed_well_does_not_fill_the_memory() -> None:
+    packed = gzip.compress(b"\0" * (64 * 1024 * 1024), 9)
+    tracemalloc.start()
+    try:
+        with pytest.raises(AnswerTooLarge, match="more than 1,000,000 bytes"):
+            await read_bounded(OneChunk(packed), 1_000_000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8_000_000
 
 
 @pytest.mark.parametrize(("encoding", "why"), [("br", "its encoding is 'br'"), ("gzip", "cannot be unpacked")])

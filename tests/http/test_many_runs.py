@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import pytest
+
+from perdure.http.routes import runs as routes
 from perdure.ports import Store
 from tests.http.site import refused, site, told
 
@@ -80,3 +84,21 @@ async def test_a_change_of_many_runs_says_which_and_only_what_is_known(make_stor
         naive = {"selection": {"created_before": "2001-01-01T00:00:00"}}
         refused(await here.http.post("/runs:cancel", json=naive), 400, "invalid_request")
         refused(await here.http.post("/runs:resume", json={"selection": {}, "reason": "x"}), 400, "invalid_request")
+
+
+@pytest.mark.parametrize("verb", ["cancel", "pause", "resume", "retry"])
+async def test_more_runs_than_one_request_may_change_are_refused_and_none_is_changed(
+    make_store: MakeStore, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert routes._CHANGED_MAX == 10_000
+    monkeypatch.setattr(routes, "_CHANGED_MAX", 1)
+    async with site(make_store) as here:
+        workflow, status = ("fails", "failed") if verb == "retry" else ("sleeps", "suspended")
+        for number in range(2):
+            told(await here.http.post("/runs", json={"workflow": workflow, "id": f"r-{number}"}), 201)
+            await here.until(f"r-{number}", status)
+        before = told(await here.http.get("/runs"))
+        for is_dry in (True, False):
+            body: dict[str, Any] = {"selection": {}, "dry_run": is_dry}
+            refused(await here.http.post(f"/runs:{verb}", json=body), 400, "invalid_request")
+        assert told(await here.http.get("/runs")) == before

@@ -17,6 +17,7 @@ from perdure.values.arguments import checked
 from perdure.values.canonical import canonical
 from perdure.values.checks import checked_limit, checked_option, checked_remark, checked_text, checked_version
 from perdure.values.json import to_text
+from perdure.values.log_text import tame
 from perdure.views import plain_value, shown_time, shown_value
 
 
@@ -50,7 +51,7 @@ class Records:
         checked_text(kind, "a record's kind")
         checked_text(name, "a record's name")
         checked_remark("", actor)
-        text = to_text(body, f"the {kind} {name!r}", self._session.limits.payload_bytes_max)
+        text = to_text(body, f"the {tame(kind)} {name!r}", self._session.limits.payload_bytes_max)
         # The digests of stored versions have numbers as they were written, so this one has too.
         form = canonical(body, numbers=False)
         now = self._session.clock.now()
@@ -74,7 +75,7 @@ class Records:
         checked_version(version)
         found = await self._session.caller_store.record(kind, checked_text(name, "a record's name"), version)
         if found is None:
-            which = f"{kind} {name!r}" + ("" if version is None else f" with version {version}")
+            which = f"{tame(kind)} {name!r}" + ("" if version is None else f" with version {version}")
             raise RecordNotFound(f"there is no {which}; records.put({kind!r}, …) makes one", kind=kind, name=name)
         return self._record_view(found, plain_value(found.body, self._session.codec, _place(found)))
 

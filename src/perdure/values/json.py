@@ -60,11 +60,6 @@ def to_text(value: Any, what: str, payload_max: int = PAYLOAD_MAX_BYTES) -> str:
     return text
 
 
-def bytes_of(text: str) -> int:
-    """Return how many bytes a text takes in UTF-8."""
-    return len(text) if text.isascii() else len(text.encode())
-
-
 def _is_finite(value: Any) -> bool:
     """Whether the value contains no NaN or infinity: a fast check first, an exact one if needed."""
     import json  # Rarely needed, so it is imported late.
