@@ -208,7 +208,7 @@ def test_errors_import_the_rest_for_types_only_and_only_the_kernel() -> None:
         ("perdure.api.runs", "perdure.runtime", "api is below runtime"),
         ("perdure.session", "perdure.api.runs", "session is below api"),
         ("perdure.views", "perdure.api.runs", "views is below api"),
-        ("perdure.kernel.records", "perdure.values.limits", "kernel is below values"),
+        ("perdure.kernel.rows", "perdure.values.limits", "kernel is below values"),
         ("perdure.models.functions.runner", "perdure", "models is below facade"),
         (
             "perdure.coordinator.inbox",
@@ -236,7 +236,7 @@ def test_an_import_against_the_plan_is_refused(importer: str, imported: str, why
         ("perdure.http.routes.runs", "perdure.api.runs"),
         ("perdure.runtime", "perdure.api.topics"),
         ("perdure.api.runs", "perdure.session"),
-        ("perdure.values.limits", "perdure.kernel.records"),
+        ("perdure.values.limits", "perdure.kernel.rows"),
         ("perdure.models.graphs.runner", "perdure.models.graphs.define"),
         ("perdure.models.graphs.runner", "perdure.models.functions.loop"),
         ("perdure.models.graphs.runner", "perdure.models.calls"),

@@ -27,7 +27,7 @@ from perdure.coordinator.turns import in_turns
 from perdure.errors import DeadlineExceeded, EngineStopped, Fenced, PerdureError, StoreError
 from perdure.kernel import ops
 from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Examine, Finish, Notified, Proceed, Published, Rearm
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.kernel.status import ACTIVE, FINISHED
 from perdure.models.bridges.function_emissions import EmissionAccess
 from perdure.models.common.deployment import DEPLOYMENT

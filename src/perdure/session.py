@@ -27,7 +27,7 @@ from perdure.coordinator.watch import Watch
 from perdure.errors import EngineStopped, Misuse, StoreError, StoreMisconfigured
 from perdure.kernel import ops
 from perdure.kernel.effects import Effect
-from perdure.kernel.records import Engine as EngineRow
+from perdure.kernel.rows import Engine as EngineRow
 from perdure.models.common.transactions import holds_writer
 from perdure.models.cooperation.cancellation import TokenMembers
 from perdure.models.cooperation.handler_registry import HandlerRegistry

@@ -28,16 +28,17 @@ from perdure.coordinator.decisions import DecidedBatch, decide_batch, decide_in_
 from perdure.coordinator.items import Item
 from perdure.coordinator.memory import Memory
 from perdure.graph import Graph
-from perdure.kernel import mailboxes, ops
+from perdure.kernel import ops, wait_matching
 from perdure.kernel.access import StoredSession, StoredToken
 from perdure.kernel.artifacts import Chunk
 from perdure.kernel.cooperation import Cooperation
 from perdure.kernel.decision import Decision
+from perdure.kernel.events import Event as SentEvent
+from perdure.kernel.operation_notices import Readiness
 from perdure.kernel.pieces import Pieces
-from perdure.kernel.readiness import Readiness
-from perdure.kernel.record_versions import Record
-from perdure.kernel.records import Engine, Entry, Hold, Outcome, Run, StreamItem, Wait
-from perdure.kernel.records import Event as SentEvent
+from perdure.kernel.records import Record
+from perdure.kernel.rows import Engine, Entry, StreamItem, Wait
+from perdure.kernel.runs import Hold, Outcome, Run
 from perdure.kernel.status import FINISHED, Status
 from perdure.kernel.tasks import Task
 from perdure.ports import LoadedRun
@@ -259,7 +260,7 @@ def situations() -> Iterable[tuple[Memory, BatchContext]]:
                 context.handlers.add(("orders", "place"))
                 if run.owner == ME:
                     memory.runs["r"] = run
-                    memory.mailboxes["r"] = mailboxes.add_waits(mailboxes.EMPTY, (PAYMENT, TIMER))
+                    memory.mailboxes["r"] = wait_matching.add_waits(wait_matching.EMPTY, (PAYMENT, TIMER))
                     memory.readiness["r"] = Readiness(1, 2, 1, 0).awaiting(("c", "d"))
                 else:
                     context.runs["r"] = LoadedRun(run=run, waits=(TIMER,), events=(EVENT,))

@@ -19,7 +19,8 @@ from perdure.kernel.batch import Committed
 from perdure.kernel.cooperation import Cooperation
 from perdure.kernel.effects import Notified
 from perdure.kernel.ops import Cooperate, Notify, Op, Release, Start, Take
-from perdure.kernel.records import Engine, Run
+from perdure.kernel.rows import Engine
+from perdure.kernel.runs import Run
 from perdure.kernel.status import Status
 
 ENGINE = Engine(id="e-1", epoch=1, alive=True, batch=0, host="h", pid=1, workflows=[], started_at=1)

@@ -13,8 +13,8 @@ from perdure.kernel.cooperation import Cooperation, MessageEventRow, origin_of, 
 from perdure.kernel.decide import decide
 from perdure.kernel.decision import Decision, DecisionInput
 from perdure.kernel.effects import Begin, Finish, Notified
-from perdure.kernel.readiness import Readiness
-from perdure.kernel.records import Outcome, Run
+from perdure.kernel.operation_notices import Readiness
+from perdure.kernel.runs import Outcome, Run
 from perdure.kernel.status import Status
 
 ME, OTHER = "e-1", "e-2"

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from perdure.errors import Misuse, RunNotFound
-from perdure.kernel.records import Entry, Run
+from perdure.kernel.rows import Entry
+from perdure.kernel.runs import Run
 from perdure.registry import named
 from perdure.session import Session
 from perdure.values.checks import checked_text

@@ -14,7 +14,7 @@ from typing import Final
 
 from perdure.coordinator.notices import Outage
 from perdure.coordinator.timers import pause
-from perdure.kernel.records import Wait
+from perdure.kernel.rows import Wait
 from perdure.kernel.status import Status
 from perdure.ports import Clock, LoadedRun, Store
 

@@ -13,8 +13,8 @@ from perdure.coordinator.insertable import insertable_batch
 from perdure.coordinator.silence import one_call
 from perdure.errors import InvalidArguments
 from perdure.kernel import ops
-from perdure.kernel.records import Run
 from perdure.kernel.rules.starts import Started
+from perdure.kernel.runs import Run
 from perdure.models.functions.catalogue import Catalogue
 from perdure.models.functions.define import RunCall, Workflow
 from perdure.models.functions.identity import check_same

@@ -16,8 +16,8 @@ from perdure.coordinator.silence import whole_calls
 from perdure.coordinator.turns import in_turns
 from perdure.errors import Misuse, RunNotFound
 from perdure.kernel import ops
-from perdure.kernel.readiness import JOIN
-from perdure.kernel.records import Outcome
+from perdure.kernel.operation_notices import JOIN
+from perdure.kernel.runs import Outcome
 from perdure.kernel.status import Status
 from perdure.models.cooperation.context import CancellationToken
 from perdure.models.cooperation.events import ReturnValue, State

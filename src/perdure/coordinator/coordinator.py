@@ -22,9 +22,10 @@ from perdure.coordinator.registration import Registration
 from perdure.coordinator.settlement import Settlement
 from perdure.coordinator.store_requests import StoreRequests
 from perdure.errors import EngineStopped, PerdureError, RunOwnedElsewhere, StoreError, StoreMisconfigured
-from perdure.kernel.mailboxes import Mailbox
 from perdure.kernel.ops import CheckFence, Op, Wake
-from perdure.kernel.records import Engine, Run
+from perdure.kernel.rows import Engine
+from perdure.kernel.runs import Run
+from perdure.kernel.wait_matching import Mailbox
 from perdure.ports import Clock, LoadedRun, Probe, Store
 from perdure.values.limits import Limits
 

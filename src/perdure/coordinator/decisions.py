@@ -22,12 +22,12 @@ from perdure.kernel.decide import decide
 from perdure.kernel.decision import Decision, DecisionInput
 from perdure.kernel.effects import Proceed
 from perdure.kernel.invariants import check_decision
+from perdure.kernel.operation_notices import JOIN, NEWS
 from perdure.kernel.ops import Advance, Cancel, Cooperate, Expire, Notify, Op, SetHold, Start, Wake
 from perdure.kernel.pieces import Pieces, at_once
-from perdure.kernel.readiness import JOIN, NEWS
-from perdure.kernel.records import Run
 from perdure.kernel.rules.advances import goes_on
 from perdure.kernel.rules.operations import keeps_on
+from perdure.kernel.runs import Run
 
 WRITTEN: Final = Decision(reply=True)
 

@@ -9,7 +9,7 @@ from perdure.kernel.batch import Batch
 from perdure.kernel.decide import decide
 from perdure.kernel.invariants import check_decision
 from perdure.kernel.ops import Emit, Start
-from perdure.kernel.records import Engine
+from perdure.kernel.rows import Engine
 
 
 def insertable_batch(op: Start, engine: Engine) -> Batch:

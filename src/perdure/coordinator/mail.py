@@ -16,7 +16,7 @@ from perdure.coordinator.patience import unavailable
 from perdure.errors import EngineBug, PerdureError, StoreError
 from perdure.kernel import mail
 from perdure.kernel.ops import CheckFence, NotifyMembers, Op
-from perdure.kernel.records import Mail
+from perdure.kernel.rows import Mail
 from perdure.ports import Store
 
 _READ_AT_ONCE = 500

@@ -10,7 +10,7 @@ from perdure.coordinator.parts import Parts
 from perdure.coordinator.patience import Restarts
 from perdure.coordinator.store_requests import StoreRequests
 from perdure.errors import Fenced, StoreBroken, StoreMisconfigured
-from perdure.kernel.records import Engine
+from perdure.kernel.rows import Engine
 
 log = logging.getLogger("perdure")
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from perdure.coordinator.turns import in_turns
 from perdure.kernel import ops
 from perdure.kernel.cooperation import depth_of
-from perdure.kernel.readiness import ASK
+from perdure.kernel.operation_notices import ASK
 from perdure.kernel.status import Status
 from perdure.models.cooperation.context import CancellationToken
 from perdure.models.cooperation.emissions import GIVEN

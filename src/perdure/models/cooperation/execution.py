@@ -15,7 +15,7 @@ from perdure.coordinator.timers import Timers
 from perdure.errors import StepTimedOut
 from perdure.kernel import ops
 from perdure.kernel.cooperation import Cooperation
-from perdure.kernel.records import Wait
+from perdure.kernel.rows import Wait
 from perdure.kernel.status import Status
 from perdure.models.common.heartbeats import Beats
 from perdure.models.common.transactions import Fate

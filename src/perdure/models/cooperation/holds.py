@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from perdure.coordinator.turns import in_turns
 from perdure.errors import PerdureError, StoreError
 from perdure.kernel import ops
-from perdure.kernel.records import Hold, Run
+from perdure.kernel.runs import Hold, Run
 from perdure.models.common.host_parts import HostParts
 from perdure.models.cooperation.context import HAPPY_DEADLINE, ROLLBACK_DEADLINE, Context, Deadline, ReadableKey, begun
 from perdure.models.cooperation.events import ENDED, EventType, State, state_of

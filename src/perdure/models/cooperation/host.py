@@ -23,9 +23,10 @@ from perdure.errors import AskedMeanwhile, EngineBug, HandlersChanged, PerdureEr
 from perdure.kernel import ops
 from perdure.kernel.cooperation import token_tags
 from perdure.kernel.effects import Begin, Drop, Examine, Finish, Notified
+from perdure.kernel.operation_notices import ASK, JOIN, NEWS
 from perdure.kernel.pieces import Pieces, at_once, parts
-from perdure.kernel.readiness import ASK, JOIN, NEWS
-from perdure.kernel.records import Run, Staged
+from perdure.kernel.rows import Staged
+from perdure.kernel.runs import Run
 from perdure.kernel.status import Status
 from perdure.models.common.background import BackgroundTasks
 from perdure.models.common.blame import Blame

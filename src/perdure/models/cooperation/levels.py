@@ -13,8 +13,8 @@ from typing import Final
 
 from perdure.errors import HierarchyTooDeep
 from perdure.kernel.cooperation import depth_of, read_origin
-from perdure.kernel.records import Run
 from perdure.kernel.rules.operations import CALLED
+from perdure.kernel.runs import Run
 from perdure.kernel.status import Status
 from perdure.models.cooperation.context import ABOVE, EMPTY, EXEMPT, Context, levels_above
 from perdure.models.cooperation.rows import RowCodec

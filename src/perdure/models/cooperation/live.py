@@ -11,8 +11,9 @@ from msgspec import Struct
 
 from perdure.kernel.ops import Notify, Settle
 from perdure.kernel.pieces import Pieces, at_once, parts
-from perdure.kernel.records import Run, Staged
-from perdure.kernel.records import Wait as KernelWait
+from perdure.kernel.rows import Staged
+from perdure.kernel.rows import Wait as KernelWait
+from perdure.kernel.runs import Run
 from perdure.kernel.status import Status
 from perdure.models.cooperation.attempts import Attempts
 from perdure.models.cooperation.children import Child, Children

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from perdure.kernel import ops
 from perdure.kernel.cooperation import Cooperation
+from perdure.kernel.operation_notices import ASK, STOP, UNDO
 from perdure.kernel.pieces import Pieces, parts
-from perdure.kernel.readiness import ASK, STOP, UNDO
-from perdure.kernel.records import Outcome
+from perdure.kernel.runs import Outcome
 from perdure.kernel.status import Status
 from perdure.models.cooperation.causes import KnownFailures
 from perdure.models.cooperation.children import Child

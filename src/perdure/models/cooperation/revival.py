@@ -13,7 +13,7 @@ from typing import Any, Final
 from perdure.coordinator.turns import in_turns
 from perdure.errors import EngineBug
 from perdure.kernel.pieces import Pieces
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.models.common.deployment import deployed
 from perdure.models.common.host_parts import HostParts
 from perdure.models.cooperation.define import Operation

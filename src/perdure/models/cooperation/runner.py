@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from perdure.errors import PerdureError
 from perdure.kernel import ops
 from perdure.kernel.cooperation import Cooperation, MessageEventRow, MessageRow, ReturnValueRow
+from perdure.kernel.operation_notices import NEWS
 from perdure.kernel.pieces import Pieces, parts
-from perdure.kernel.readiness import NEWS
-from perdure.kernel.records import Outcome
+from perdure.kernel.runs import Outcome
 from perdure.kernel.status import Status
 from perdure.models.cooperation.context import token_names
 from perdure.models.cooperation.emissions import Emitter, Emitting, given_tokens, new_child, origins_of

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from perdure.errors import EngineBug
-from perdure.kernel.records import Staged
+from perdure.kernel.rows import Staged
 from perdure.models.common.host_parts import HostParts
 from perdure.models.common.transactions import (
     CodecFailed,

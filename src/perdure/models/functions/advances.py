@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from perdure.kernel.ops import Advance, SetHold
-from perdure.kernel.records import Hold, Run
+from perdure.kernel.runs import Hold, Run
 from perdure.models.common.blame import Blame
 from perdure.models.common.deployment import deployed
 from perdure.models.common.host_parts import HostParts

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from perdure.kernel.ops import Advance
 from perdure.kernel.pieces import PIECE_ITEMS_MAX, at_once
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.models.functions.commands import TimerRequest
 from perdure.models.functions.live_runs import LiveRuns
 from perdure.models.functions.resumption import Resumed, resume

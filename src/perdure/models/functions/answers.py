@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from perdure.errors import CommitRefused, EngineStopped, PerdureError, StoreError
 from perdure.kernel.effects import Deliver
+from perdure.kernel.events import DeadLetter, Event, misfit
 from perdure.kernel.ops import Advance, Due
-from perdure.kernel.records import DeadLetter, Event, Outcome, Run, misfit
+from perdure.kernel.runs import Outcome, Run
 from perdure.kernel.status import FINISHED, Status
 from perdure.models.common.background import BackgroundTasks
 from perdure.models.common.host_parts import HostParts

@@ -7,7 +7,7 @@ import asyncio
 
 from perdure.kernel.ops import Advance
 from perdure.kernel.pieces import Pieces
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.models.functions.advances import Advances
 from perdure.models.functions.commands import Commands
 from perdure.models.functions.gate import Gate

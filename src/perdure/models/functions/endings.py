@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from perdure.errors import ForbiddenInWorkflow, RollbackFailed, UnstorableValue
 from perdure.kernel.failures import Failure
 from perdure.kernel.ops import End
-from perdure.kernel.records import Entry, Outcome
+from perdure.kernel.rows import Entry
+from perdure.kernel.runs import Outcome
 from perdure.kernel.status import Status
 from perdure.models.common.interrupts import failed_by_exit, is_by_signal
 from perdure.models.functions.define import Workflow

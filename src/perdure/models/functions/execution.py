@@ -19,7 +19,7 @@ from msgspec.json import decode as from_json
 
 from perdure.errors import CommitRefused, StepFailed, StepTimedOut, StoreBroken, StoreError
 from perdure.kernel.failures import Attempt, Failure
-from perdure.kernel.records import StreamItem, Wait
+from perdure.kernel.rows import StreamItem, Wait
 from perdure.models.common.heartbeats import Beats
 from perdure.models.common.interrupts import failed_by_exit, is_by_signal
 from perdure.models.common.transactions import CodecFailed, Fate

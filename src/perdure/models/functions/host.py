@@ -15,7 +15,7 @@ from perdure.errors import Misuse
 from perdure.kernel.effects import Begin, Deliver, Drop, Finish
 from perdure.kernel.ops import Advance
 from perdure.kernel.pieces import Pieces, at_once, parts
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.models.common.background import BackgroundTasks
 from perdure.models.common.blame import Blame
 from perdure.models.common.host_parts import HostParts

@@ -14,7 +14,7 @@ from perdure.coordinator.notices import Outage
 from perdure.errors import RowDamaged, StoreError
 from perdure.kernel.effects import Deliver
 from perdure.kernel.pieces import Pieces
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.kernel.status import Status
 from perdure.models.common.host_parts import HostParts
 from perdure.models.functions.advances import Advances

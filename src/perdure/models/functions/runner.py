@@ -20,10 +20,11 @@ from perdure.errors import InvalidArguments, UnstorableValue
 from perdure.kernel.artifacts import ArtifactWrites
 from perdure.kernel.failures import Attempt, Failure
 from perdure.kernel.lives import life_of
-from perdure.kernel.mailboxes import Mailbox
 from perdure.kernel.ops import Advance, End
 from perdure.kernel.pieces import PIECE_ITEMS_MAX, Pieces, at_once, parts
-from perdure.kernel.records import Entry, Run, Staged, Wait
+from perdure.kernel.rows import Entry, Staged, Wait
+from perdure.kernel.runs import Run
+from perdure.kernel.wait_matching import Mailbox
 from perdure.models.functions.artifacts import ArtifactOutput
 from perdure.models.functions.commands import Ask, Continued
 from perdure.models.functions.compensation import BRANCH, Compensation, roll_back

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from perdure.kernel.failures import Failure
 from perdure.kernel.ops import Advance
-from perdure.kernel.records import Staged, Wait
+from perdure.kernel.rows import Staged, Wait
 from perdure.models.common.background import BackgroundTasks
 from perdure.models.common.blame import Blame
 from perdure.models.common.host_parts import HostParts

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from perdure.errors import InvalidArguments, TaskFailed, UnstorableValue
-from perdure.kernel.records import Wait
+from perdure.kernel.rows import Wait
 from perdure.kernel.tasks import TASK_EVENT, Task, task_event
 from perdure.models.functions.artifacts import artifact_output, draft_of
 from perdure.models.functions.commands import Ask

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from perdure.errors import Misuse, UnstorableValue
-from perdure.kernel.records import Staged
+from perdure.kernel.rows import Staged
 from perdure.models.common.host_parts import HostParts
 from perdure.models.common.transactions import (
     CodecFailed,

@@ -11,9 +11,10 @@ import msgspec
 from msgspec import Raw, Struct
 
 from perdure.errors import ChildFailed, InvalidArguments, Misuse, RunCancelled, UnstorableValue
+from perdure.kernel.events import Event as EventRecord
 from perdure.kernel.failures import Failure
-from perdure.kernel.records import Entry, Outcome, Run, Wait
-from perdure.kernel.records import Event as EventRecord
+from perdure.kernel.rows import Entry, Wait
+from perdure.kernel.runs import Outcome, Run
 from perdure.models.functions.commands import Ask
 from perdure.models.functions.context import TimeReached, require_loop, timed_out
 from perdure.models.functions.events import (

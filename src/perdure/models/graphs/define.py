@@ -15,7 +15,8 @@ import msgspec
 
 from perdure.errors import InvalidDefinition, NotInWorkflow
 from perdure.kernel.pieces import Pieces
-from perdure.kernel.records import Entry, Run
+from perdure.kernel.rows import Entry
+from perdure.kernel.runs import Run
 from perdure.models.functions.define import RunCall, Step, Workflow, forget
 from perdure.models.functions.loop import running_loop
 from perdure.models.functions.outlines import Outline

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from perdure.errors import Misuse
 from perdure.kernel.pieces import Pieces
-from perdure.kernel.records import Entry, Run
+from perdure.kernel.rows import Entry
+from perdure.kernel.runs import Run
 from perdure.kernel.status import FINISHED, Status
 from perdure.models.functions.compensation import BRANCH
 from perdure.models.functions.context import require_loop

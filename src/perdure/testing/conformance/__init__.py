@@ -21,8 +21,8 @@ from perdure.testing.conformance.events import EventRules
 from perdure.testing.conformance.fleet import FleetRules
 from perdure.testing.conformance.lists import ListingRules
 from perdure.testing.conformance.mail import MailRules
-from perdure.testing.conformance.record_versions import RecordVersionRules
-from perdure.testing.conformance.records import RecordRules
+from perdure.testing.conformance.records import RecordVersionRules
+from perdure.testing.conformance.rows import RecordRules
 from perdure.testing.conformance.staged_steps import StagingRules
 from perdure.testing.conformance.streams import StreamRules
 from perdure.testing.conformance.tasks import TaskRules

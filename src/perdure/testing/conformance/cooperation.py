@@ -16,7 +16,7 @@ from perdure.kernel.cooperation import (
     origin_of,
     stored_version,
 )
-from perdure.kernel.records import Hold
+from perdure.kernel.runs import Hold
 from perdure.kernel.shared import HandlerChange, SharedWrites
 from perdure.kernel.status import Status
 from perdure.ports import Offer

@@ -1,4 +1,7 @@
-"""Mailboxes: match a run's waits with the events that were sent to it. Pure.
+"""Match a run's waits with the events that were sent to it, in the run's mailbox. Pure.
+
+Among several events that match one wait, the earliest sent wins; among several options of one wait, the first event or
+timer. When this is done is decided in rules/delivery.py.
 
 Only events for the run itself are matched here. Broadcasts concern all runs, so they are matched inside the transaction
 (rules/broadcasts.py).
@@ -13,10 +16,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.errors import InvariantViolated
-from perdure.kernel import unread as queue
-from perdure.kernel.pages import Line, Pages
-from perdure.kernel.records import Event, Wait
-from perdure.kernel.unread import Placed, Shape, Unread
+from perdure.kernel import event_queue as queue
+from perdure.kernel.event_queue import Placed, Shape, Unread
+from perdure.kernel.events import Event
+from perdure.kernel.persistent_maps import Line, Pages
+from perdure.kernel.rows import Wait
 
 Where = tuple[tuple[str, str], ...]
 Group = tuple[Wait, ...]  # the options of a position

@@ -1,4 +1,6 @@
-"""Readiness: whether an operation's run may suspend, end, or go on after a notice.
+"""The notices that an operation's run has got, counted: whether it may suspend, end, or go on after one of them.
+
+Which children a run waits for is decided in models/cooperation/readiness.py.
 
 The value is beside the run in the memory of its owner, and ops change it. It is not stored: an engine that claims a run
 reads all its rows before the run writes anything, and every notice is about rows. So each claim begins with an empty

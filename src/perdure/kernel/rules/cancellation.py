@@ -1,4 +1,8 @@
-"""The rules of ends from outside: a run is cancelled, its deadline passes, or the operation that called it gives up."""
+"""The rules of cancellation: a run is ended from outside, or the operation that called it gives up.
+
+Deadlines, which end runs in the same way, are in deadlines.py. Cancellations of operations are in
+models/cooperation/cancellation.py.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,13 @@ from msgspec.structs import replace
 from perdure.kernel import ops
 from perdure.kernel.decision import NOTHING, Decision, DecisionInput, cancellation, check_version, mine_or_free, move
 from perdure.kernel.effects import Begin, Drop, Finish
-from perdure.kernel.mailboxes import EMPTY
-from perdure.kernel.readiness import ASK, FENCE, STOP, UNDO
-from perdure.kernel.records import Audit, Outcome, Run
+from perdure.kernel.operation_notices import ASK, FENCE, STOP, UNDO
 from perdure.kernel.rules import artifacts, operations
+from perdure.kernel.rules.children import cancel_child
+from perdure.kernel.rules.rollback import begin_rollback
+from perdure.kernel.runs import Audit, Outcome, Run
 from perdure.kernel.status import FINISHED, UNDOING, Status
+from perdure.kernel.wait_matching import EMPTY
 
 
 def cancel(run: Run | None, op: ops.Cancel, me: str, inputs: DecisionInput) -> Decision:
@@ -22,23 +28,10 @@ def cancel(run: Run | None, op: ops.Cancel, me: str, inputs: DecisionInput) -> D
     run = mine_or_free(run, op, me)
     operations.check_no_operation(run)
     status, cause = (Status.FAILED, "deadline passed") if op.is_late else (Status.CANCELLED, "cancelled")
-    return artifacts.ended(_end(run, status, op, Outcome(failure=op.failure), cause, me, inputs), inputs)
+    return artifacts.ended(end_from_outside(run, status, op, Outcome(failure=op.failure), cause, me, inputs), inputs)
 
 
-def expire(run: Run | None, op: ops.Expire, me: str, inputs: DecisionInput) -> Decision:
-    if run is not None and run.model == "operation":
-        return operations.expire(run, op, me, inputs)
-    if run is None or run.status in FINISHED or run.status in UNDOING:
-        return NOTHING
-    if run.deadline is None or run.deadline > op.at:
-        return NOTHING
-    if run.owner is not None and run.owner != me:
-        return NOTHING
-    decision = _end(run, Status.FAILED, op, Outcome(failure=op.failure), "deadline passed", me, inputs)
-    return artifacts.ended(decision, inputs)
-
-
-def _end(
+def end_from_outside(
     run: Run, status: Status, op: ops.Cancel | ops.Expire, outcome: Outcome, cause: str, me: str, inputs: DecisionInput
 ) -> Decision:
     """End a run from outside, and its children with it. A run that has something to undo does that first.
@@ -99,14 +92,3 @@ def notify(run: Run | None, op: ops.Notify, me: str, inputs: DecisionInput) -> D
     failure = (op.call_failure if is_asked else op.failure) or cancellation(reason)
     stop = ops.Cancel(run_id=run.id, at=op.at, actor=op.actor, reason=reason, failure=failure)
     return cancel(run, stop, me, inputs)
-
-
-def begin_rollback(run: Run, op: ops.Op, cause: str, owner: str | None) -> tuple[Run, tuple[Audit, ...]]:
-    """Begin the rollback under a new claim: results of the run's earlier work are dropped, but its journal counts."""
-    return move(
-        run, Status.ROLLING_BACK, op, cause, owner=owner, claim=run.claim + 1, hold=None, recoveries=0, tried=""
-    )
-
-
-def cancel_child(run_id: str, op: ops.Op, reason: str) -> ops.Cancel:
-    return ops.Cancel(run_id=run_id, at=op.at, actor=op.actor, reason=reason, failure=cancellation(reason))

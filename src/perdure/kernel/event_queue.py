@@ -1,4 +1,4 @@
-"""Unread events of one name, in the order of sending. Pure.
+"""The queue of a run's unread events of one name, in the order of sending. Pure.
 
 A run's state before a batch is kept until the batch is committed, so nothing here is changed in place. Events are in
 blocks: adding or taking one copies its block and the list of blocks, not fifty thousand events. The first search for an
@@ -15,8 +15,8 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
-from perdure.kernel.pages import Line, Pages
-from perdure.kernel.records import Event
+from perdure.kernel.events import Event
+from perdure.kernel.persistent_maps import Line, Pages
 
 BLOCK_MAX: Final = 256
 _NEVER: Final = 2**63

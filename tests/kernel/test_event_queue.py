@@ -6,9 +6,10 @@ from random import Random
 
 import pytest
 
-from perdure.kernel import mailboxes, unread
-from perdure.kernel.records import Event, Wait
-from perdure.kernel.unread import BLOCK_MAX, Placed, Unread
+from perdure.kernel import event_queue, wait_matching
+from perdure.kernel.event_queue import BLOCK_MAX, Placed, Unread
+from perdure.kernel.events import Event
+from perdure.kernel.rows import Wait
 from tests.kernel.examples import NOW
 
 
@@ -33,34 +34,34 @@ def test_they_are_what_a_plain_list_would_be(seed: int) -> None:
         what = random.choices(["add", "take", "read", "put back", "expire"], [9, 4, 0.5, 2, 0.2])[0]
         if what == "add":
             event = an_event(place, now + random.randrange(1, 900))
-            some = unread.added(some, place, event)
+            some = event_queue.added(some, place, event)
             expected.append((place, event))
             place += 1
         elif what == "take" and some is not None:
             one = random.choice(expected[:3] + expected[-3:])
-            some = unread.without(some, one[0])
+            some = event_queue.without(some, one[0])
             expected.remove(one)
             taken.append(one)
         elif what == "read" and some is not None:
             read = random.sample(expected[:20] + expected[-3:], min(5, len(expected)))
             ids = {event.id for _, event in read}
-            some = unread.without_ids(some, ids)
+            some = event_queue.without_ids(some, ids)
             assert not ids
             expected = [placed for placed in expected if placed not in read]
         elif what == "put back" and taken:
             one = taken.pop(random.randrange(len(taken)))
-            some = unread.restored(some, *one)
+            some = event_queue.restored(some, *one)
             expected = sorted([*expected, one], key=lambda placed: placed[0])
         elif what == "expire" and some is not None:
             now += 20
-            some = unread.without_expired(some, now)
+            some = event_queue.without_expired(some, now)
             expected = [placed for placed in expected if placed[1].expires_at > now]
         assert (0 if some is None else some.count) == len(expected)
         if some is not None and random.random() < 0.1:
             colour = str(random.randrange(4))
             fitting = [placed for placed in expected if placed[1].fields["colour"] == colour]
             fresh = next((placed for placed in fitting if placed[1].expires_at > now), None)
-            assert unread.first(some, (("colour", colour),), now) == fresh
+            assert event_queue.first(some, (("colour", colour),), now) == fresh
         if kept is not None:
             assert listed(before) == kept  # What was there before is as it was.
             assert listed(some) == expected
@@ -69,30 +70,30 @@ def test_they_are_what_a_plain_list_would_be(seed: int) -> None:
 
 
 def test_the_first_that_fits_is_found_behind_others_and_behind_what_has_expired() -> None:
-    some = unread.of([(place, an_event(place, NOW + place)) for place in range(600)])
+    some = event_queue.of([(place, an_event(place, NOW + place)) for place in range(600)])
     assert some is not None
-    assert unread.first(some, (), NOW + 300) == (301, an_event(301, NOW + 301))
-    assert unread.first(some, (("number", "599"),), NOW) == (599, an_event(599, NOW + 599))
-    assert unread.first(some, (("colour", "2"), ("number", "599")), NOW) == (599, an_event(599, NOW + 599))
-    assert unread.first(some, (("colour", "1"), ("number", "599")), NOW) is None
-    assert unread.first(some, (("size", "1"),), NOW) is None
-    assert unread.first(some, (("number", "5"),), NOW + 5) is None
+    assert event_queue.first(some, (), NOW + 300) == (301, an_event(301, NOW + 301))
+    assert event_queue.first(some, (("number", "599"),), NOW) == (599, an_event(599, NOW + 599))
+    assert event_queue.first(some, (("colour", "2"), ("number", "599")), NOW) == (599, an_event(599, NOW + 599))
+    assert event_queue.first(some, (("colour", "1"), ("number", "599")), NOW) is None
+    assert event_queue.first(some, (("size", "1"),), NOW) is None
+    assert event_queue.first(some, (("number", "5"),), NOW + 5) is None
 
 
 def test_what_had_won_without_being_read_is_before_what_was_sent_after_it() -> None:
-    mailbox = mailboxes.opened([], [an_event(place) for place in range(600)])
+    mailbox = wait_matching.opened([], [an_event(place) for place in range(600)])
     for position in ("1", "2"):
-        mailbox, given = mailboxes.settle(mailboxes.add_waits(mailbox, [_wait(position)]), NOW)
+        mailbox, given = wait_matching.settle(wait_matching.add_waits(mailbox, [_wait(position)]), NOW)
         assert [event.position for event in given] == [position]
-    mailbox = mailboxes.close(mailbox, ["1", "2"], ["e-1"])
+    mailbox = wait_matching.close(mailbox, ["1", "2"], ["e-1"])
     assert [event.id for event in mailbox.events][:2] == ["e-0", "e-2"]
-    assert mailboxes.pending(mailbox, "a", NOW) == 599
+    assert wait_matching.pending(mailbox, "a", NOW) == 599
 
 
 def test_events_that_are_read_are_found_without_looking_at_those_sent_after_them() -> None:
-    some = unread.of([(place, an_event(place)) for place in range(3 * BLOCK_MAX)])
+    some = event_queue.of([(place, an_event(place)) for place in range(3 * BLOCK_MAX)])
     assert some is not None
-    left = unread.without_ids(some, {"e-0", "e-1"})
+    left = event_queue.without_ids(some, {"e-0", "e-1"})
     assert left is not None
     assert left.count == some.count - 2
     assert all(after is before for after, before in zip(left.blocks[1:], some.blocks[1:], strict=True))
