@@ -18,11 +18,11 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 from msgspec import Struct
 
+from perdure.coordinator.call_patience import outside_of_calls
 from perdure.coordinator.coordinator import Coordinator
 from perdure.coordinator.followers import Followers
 from perdure.coordinator.mail import MailRoom
-from perdure.coordinator.patience import Patience, patient, reporting
-from perdure.coordinator.silence import outside_of_calls
+from perdure.coordinator.store_retries import Patience, patient, reporting
 from perdure.coordinator.watch import Watch
 from perdure.errors import EngineStopped, Misuse, StoreError, StoreMisconfigured
 from perdure.kernel import ops

@@ -17,7 +17,7 @@ from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.cooperation import read_origin
 from perdure.models.cooperation.context import EMPTY, Context
 from perdure.models.cooperation.define import Operation
-from perdure.models.cooperation.events import EventType, Lineage, Message, MessageEvent, ReturnValue
+from perdure.models.cooperation.message_events import EventType, Lineage, Message, MessageEvent, ReturnValue
 from perdure.models.cooperation.moves import NewRun
 from perdure.models.cooperation.rows import RowCodec
 from perdure.models.cooperation.topics import Topic

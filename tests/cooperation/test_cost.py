@@ -13,8 +13,8 @@ import pytest
 
 from perdure import Engine, Limits
 from perdure.cooperation import CancellationToken, Failure, NextStep, Operation, Scope, Topic, repeat
-from perdure.coordinator import decisions
-from perdure.coordinator.decisions import DECIDED_AT_ONCE_MAX
+from perdure.coordinator import batch_decisions
+from perdure.coordinator.batch_decisions import DECIDED_AT_ONCE_MAX
 from perdure.errors import InvalidArguments, ScopeFailed
 from perdure.kernel.decide import decide
 from perdure.models.cooperation.host import OperationHost
@@ -205,7 +205,7 @@ async def test_what_is_done_in_one_turn_of_the_loop_does_not_grow_with_the_child
     source: StoreSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turn = Turn()
-    monkeypatch.setattr(decisions, "decide", turn.counting("decided", decide))
+    monkeypatch.setattr(batch_decisions, "decide", turn.counting("decided", decide))
     monkeypatch.setattr(OperationHost, "_go_on", turn.counting("went on", OperationHost._go_on))  # pyright: ignore[reportPrivateUsage]
     async with Environment(wide(), source) as env:
         watching = asyncio.create_task(turn.watch())

@@ -21,8 +21,8 @@ from perdure.cooperation import (
 )
 from perdure.errors import Misuse, RunFinished
 from perdure.models.cooperation.context import HAPPY_DEADLINE, ROLLBACK_DEADLINE
-from perdure.models.cooperation.events import EventType, State
 from perdure.models.cooperation.machine import next_move
+from perdure.models.cooperation.message_events import EventType, State
 from perdure.models.cooperation.moves import Dismiss, Take, Wait, Writes
 from perdure.models.cooperation.requests import complete, complete_rollback, dismiss, join
 from tests.cooperation.everywhere import Everywhere

@@ -20,7 +20,8 @@ from perdure.kernel.cooperation import (
     shortened,
 )
 from perdure.models.cooperation.context import earlier, for_compensation
-from perdure.models.cooperation.events import (
+from perdure.models.cooperation.failures import child_failure, rollback_failed, to_failure, trace
+from perdure.models.cooperation.message_events import (
     EventType,
     Kinship,
     MessageEvent,
@@ -32,7 +33,6 @@ from perdure.models.cooperation.events import (
     is_run,
     state_of,
 )
-from perdure.models.cooperation.failures import child_failure, rollback_failed, to_failure, trace
 
 
 def row(seq: int, type: EventType, **columns: Any) -> MessageEvent:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.coordinator.inbox import Inbox
-from perdure.coordinator.items import Item
+from perdure.coordinator.queued_ops import Item
 from perdure.kernel.ops import Advance, Op, Release, Retry, Wake
 from perdure.kernel.rows import Entry
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from perdure.coordinator.batch_context import BatchContext
+from perdure.coordinator.batch_decisions import decide_batch
 from perdure.coordinator.decision_inputs import Knowledge
-from perdure.coordinator.decisions import decide_batch
-from perdure.coordinator.items import Item
 from perdure.coordinator.memory import Memory
+from perdure.coordinator.queued_ops import Item
 from perdure.kernel import wait_matching
 from perdure.kernel.decision import Decision
 from perdure.kernel.effects import Begin

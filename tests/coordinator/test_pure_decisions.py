@@ -23,10 +23,10 @@ from perdure import Event, receive, sleep, start, step, workflow
 from perdure.cooperation import Operation, Scope, Topic
 from perdure.coordinator import settlement
 from perdure.coordinator.batch_context import BatchContext
+from perdure.coordinator.batch_decisions import DecidedBatch, decide_batch, decide_in_pieces
 from perdure.coordinator.decision_inputs import Knowledge
-from perdure.coordinator.decisions import DecidedBatch, decide_batch, decide_in_pieces
-from perdure.coordinator.items import Item
 from perdure.coordinator.memory import Memory
+from perdure.coordinator.queued_ops import Item
 from perdure.graph import Graph
 from perdure.kernel import ops, wait_matching
 from perdure.kernel.access import StoredSession, StoredToken

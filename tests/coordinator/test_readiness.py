@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.coordinator.batch_context import BatchContext
+from perdure.coordinator.batch_decisions import DecidedBatch, decide_batch
 from perdure.coordinator.decision_inputs import Knowledge
-from perdure.coordinator.decisions import DecidedBatch, decide_batch
-from perdure.coordinator.items import Item
 from perdure.coordinator.memory import Memory
+from perdure.coordinator.queued_ops import Item
 from perdure.errors import AskedMeanwhile, HandlersChanged
 from perdure.kernel.batch import Committed
 from perdure.kernel.cooperation import Cooperation

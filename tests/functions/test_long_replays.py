@@ -12,7 +12,7 @@ from perdure import Event, Retry, compensate, receive, step, workflow
 from perdure.errors import RunFailed
 from perdure.kernel.pieces import PIECE_ITEMS_MAX
 from perdure.models.functions import runner
-from perdure.models.functions.replays import Replays
+from perdure.models.functions.revival import Revival
 from perdure.models.functions.runner import LiveRun
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
@@ -105,11 +105,11 @@ async def in_the_middle(
     wrong: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: wrong.append(context))
     monkeypatch.setattr(runner, "PIECE_ITEMS_MAX", 10)
-    replay_on = Replays._replay_on
+    replay_on = Revival._replay_on
     reached, happened = asyncio.Event(), asyncio.Event()
     pieces = 0
 
-    def held_up(self: Replays, *args: Any) -> None:
+    def held_up(self: Revival, *args: Any) -> None:
         nonlocal pieces
         pieces += 1
         if pieces < 3 or happened.is_set():
@@ -119,7 +119,7 @@ async def in_the_middle(
         asyncio.get_running_loop().call_soon(held_up, self, *args)
         pieces -= 1
 
-    monkeypatch.setattr(Replays, "_replay_on", held_up)
+    monkeypatch.setattr(Revival, "_replay_on", held_up)
     waking = asyncio.ensure_future(env.engine.send(Goes(number=1), to="r"))
     await reached.wait()
     await happening()

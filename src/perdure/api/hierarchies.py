@@ -22,8 +22,8 @@ from perdure.kernel.status import FINISHED, Status
 from perdure.models.cooperation.cancellation import asking
 from perdure.models.cooperation.cause_reader import CauseReader
 from perdure.models.cooperation.context import CancellationToken, checked_tokens
-from perdure.models.cooperation.events import Lineage, MessageEvent, is_root_run
 from perdure.models.cooperation.failures import Failure
+from perdure.models.cooperation.message_events import Lineage, MessageEvent, is_root_run
 from perdure.models.cooperation.moves import NewRun, OperationRun
 from perdure.models.cooperation.requests import cancel, roll_back
 from perdure.models.cooperation.rows import RowCodec, StoredScopes

@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 from perdure.api.connections import insert, insert_async
 from perdure.api.run_changes import deadline_at
 from perdure.api.run_handle import RunHandle
-from perdure.coordinator.insertable import insertable_batch
-from perdure.coordinator.silence import one_call
+from perdure.coordinator.call_patience import one_call
+from perdure.coordinator.caller_batches import insertable_batch
 from perdure.errors import InvalidArguments
 from perdure.kernel import ops
 from perdure.kernel.rules.starts import Started

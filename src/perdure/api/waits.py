@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from perdure.api.standstill import described, standstill
+from perdure.api.deadlocks import described, standstill
 from perdure.api.stranded_runs import with_stranded
 from perdure.errors import RunNotFound
 from perdure.kernel.status import FINISHED, Status

@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping, Sequence
 from msgspec import Struct, field
 
 from perdure.coordinator.batch_context import BatchContext, Shared
-from perdure.coordinator.items import Item
+from perdure.coordinator.queued_ops import Item
 from perdure.kernel.operation_notices import FENCE, JOIN, NEWS
 from perdure.kernel.ops import (
     Advance,

@@ -16,13 +16,13 @@ from msgspec.structs import replace
 
 from perdure.coordinator.batch_builder import BatchBuilder
 from perdure.coordinator.batch_context import BatchContext
+from perdure.coordinator.batch_decisions import Decided, DecidedBatch, Mailed, decide_in_pieces
 from perdure.coordinator.context_loader import load_context
 from perdure.coordinator.damaged_runs import set_aside
 from perdure.coordinator.decision_inputs import Knowledge
-from perdure.coordinator.decisions import Decided, DecidedBatch, Mailed, decide_in_pieces
-from perdure.coordinator.items import Item, from_outside, without_mail
 from perdure.coordinator.notices import entries_of, note_hold
 from perdure.coordinator.parts import Parts
+from perdure.coordinator.queued_ops import Item, from_outside, without_mail
 from perdure.coordinator.registration import Registration
 from perdure.coordinator.replies import answer
 from perdure.coordinator.store_requests import StoreRequests

@@ -20,8 +20,8 @@ from perdure.models.cooperation.context import (
     Context,
     token_names,
 )
-from perdure.models.cooperation.events import SLEEP_TOPIC, EventType, Kinship, Lineage, Message, MessageEvent
 from perdure.models.cooperation.failures import DISMISSED, Failure
+from perdure.models.cooperation.message_events import SLEEP_TOPIC, EventType, Kinship, Lineage, Message, MessageEvent
 from perdure.models.cooperation.strategies import Pending, Registry, Strategy
 from perdure.values.arguments import checked
 

@@ -14,9 +14,9 @@ from perdure.kernel.operation_notices import ASK
 from perdure.kernel.status import Status
 from perdure.models.cooperation.context import CancellationToken
 from perdure.models.cooperation.emissions import GIVEN
-from perdure.models.cooperation.events import State
 from perdure.models.cooperation.failures import Failure, gave_up
 from perdure.models.cooperation.live import ChildReport
+from perdure.models.cooperation.message_events import State
 from perdure.models.cooperation.moves import Ask, OperationRun
 from perdure.models.cooperation.notifications import Notifications
 from perdure.models.cooperation.rows import RowCodec, outcome_failure

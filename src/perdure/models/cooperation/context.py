@@ -177,7 +177,7 @@ ROLLBACK_DEADLINE: Final = Key("perdure.rollback_deadline", Deadline, merge=earl
 # rollback of that run, or of a run above it, is the reason for the emission, and does not stop it.
 EXEMPT: Final = Key("perdure.exempt", int, merge=max)
 
-# Set in what a function emits: how many levels of operations and functions are above that root (see levels.py).
+# Set in what a function emits: how many levels of operations and functions are above that root (see nesting_depth.py).
 ABOVE: Final = Key("perdure.levels_above", int, merge=max)
 
 # When handlers of a message may begin, in microseconds since the epoch. Only the context of the message's EMITTED has

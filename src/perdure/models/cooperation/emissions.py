@@ -29,9 +29,9 @@ from perdure.models.cooperation.context import (
     token_names,
 )
 from perdure.models.cooperation.define import Operation
-from perdure.models.cooperation.events import SLEEP_TOPIC, EventType, Lineage, Message, MessageEvent, State
 from perdure.models.cooperation.handler_registry import HandlerRegistry
 from perdure.models.cooperation.live import Draft, LiveOperation
+from perdure.models.cooperation.message_events import SLEEP_TOPIC, EventType, Lineage, Message, MessageEvent, State
 from perdure.models.cooperation.moves import NewRun, OperationRun, Writes
 from perdure.models.cooperation.scope import Call, Emission
 from perdure.models.cooperation.strategies import Handlers, Registry, Strategy

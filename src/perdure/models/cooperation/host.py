@@ -44,9 +44,7 @@ from perdure.models.cooperation.execution import StepExecution, Surroundings, ar
 from perdure.models.cooperation.executor import AttemptContexts, Executor, TryAgain, effort_of, within_bounds
 from perdure.models.cooperation.failures import to_failure
 from perdure.models.cooperation.handler_registry import HandlerRegistry
-from perdure.models.cooperation.hierarchy import Hierarchy
 from perdure.models.cooperation.holds import Holds
-from perdure.models.cooperation.landings import Landings
 from perdure.models.cooperation.live import Code, Draft, LiveOperation
 from perdure.models.cooperation.machine import next_move
 from perdure.models.cooperation.moves import Nothing, Raised
@@ -56,9 +54,11 @@ from perdure.models.cooperation.progress import Mismatch
 from perdure.models.cooperation.revival import READ_AT_ONCE, Revival
 from perdure.models.cooperation.rows import RowCodec, StoredScopes
 from perdure.models.cooperation.runner import Blocked, OperationRunner
+from perdure.models.cooperation.stored_hierarchy import Hierarchy
 from perdure.models.cooperation.tokens import read_scopes
 from perdure.models.cooperation.transactions import Transactions
 from perdure.models.cooperation.turns import Turns
+from perdure.models.cooperation.unwritten_outcomes import Landings
 from perdure.models.cooperation.versions import Operations
 from perdure.models.cooperation.waits import awaited, stored_waits
 from perdure.ports import Journal

@@ -18,7 +18,8 @@ from perdure.kernel.status import Status
 from perdure.models.cooperation.attempts import Attempts
 from perdure.models.cooperation.children import Child, Children
 from perdure.models.cooperation.define import Operation
-from perdure.models.cooperation.events import (
+from perdure.models.cooperation.failures import Failure, source_of
+from perdure.models.cooperation.message_events import (
     SLEEP_TOPIC,
     EventType,
     Lineage,
@@ -27,8 +28,6 @@ from perdure.models.cooperation.events import (
     ReturnValue,
     State,
 )
-from perdure.models.cooperation.failures import Failure, source_of
-from perdure.models.cooperation.hierarchy import Hierarchy, wake_of
 from perdure.models.cooperation.moves import (
     Ask,
     Awaits,
@@ -39,6 +38,7 @@ from perdure.models.cooperation.moves import (
     Undo,
 )
 from perdure.models.cooperation.progress import Folding, Progress, Window
+from perdure.models.cooperation.stored_hierarchy import Hierarchy, wake_of
 from perdure.ports import TimerHandle
 
 Code = Invoke | Handle | Undo  # moves that name code to be run

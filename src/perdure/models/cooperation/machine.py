@@ -26,12 +26,6 @@ from perdure.models.cooperation.context import (
 )
 from perdure.models.cooperation.define import Plan
 from perdure.models.cooperation.emissions import Emitting, Origin, emit_in_pieces
-from perdure.models.cooperation.events import (
-    EventType,
-    MessageEvent,
-    ReturnValue,
-    State,
-)
 from perdure.models.cooperation.failures import (
     CHILD_ROLLED_BACK,
     DEADLINE_MISSED,
@@ -42,6 +36,12 @@ from perdure.models.cooperation.failures import (
     placed,
     rollback_failed,
     to_failure,
+)
+from perdure.models.cooperation.message_events import (
+    EventType,
+    MessageEvent,
+    ReturnValue,
+    State,
 )
 from perdure.models.cooperation.moves import (
     Awaits,

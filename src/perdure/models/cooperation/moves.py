@@ -14,8 +14,8 @@ from msgspec import Struct, field
 
 from perdure.models.cooperation.children import Child, Children
 from perdure.models.cooperation.context import EMPTY, Context
-from perdure.models.cooperation.events import Lineage, Message, MessageEvent, ReturnValue, State
 from perdure.models.cooperation.failures import Failure, source_of
+from perdure.models.cooperation.message_events import Lineage, Message, MessageEvent, ReturnValue, State
 from perdure.models.cooperation.scope import Call, Emission, NextStep
 
 

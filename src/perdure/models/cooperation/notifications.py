@@ -20,7 +20,6 @@ from perdure.models.cooperation.causes import KnownFailures
 from perdure.models.cooperation.children import Child
 from perdure.models.cooperation.context import deadline_in
 from perdure.models.cooperation.emissions import origins_of
-from perdure.models.cooperation.events import EventType, MessageEvent, State
 from perdure.models.cooperation.failures import (
     DEADLINE_MISSED,
     DISMISSED,
@@ -32,6 +31,7 @@ from perdure.models.cooperation.failures import (
 )
 from perdure.models.cooperation.live import ChildReport, Draft, LiveOperation
 from perdure.models.cooperation.machine import heeded, refusal
+from perdure.models.cooperation.message_events import EventType, MessageEvent, State
 from perdure.models.cooperation.moves import Ask, Dismiss, OperationRun, UndoChildren
 from perdure.models.cooperation.requests import dismiss
 from perdure.models.cooperation.rows import RowCodec, outcome_failure

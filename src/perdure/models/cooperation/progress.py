@@ -12,8 +12,8 @@ from msgspec import Struct
 from perdure.errors import PerdureError
 from perdure.models.cooperation.context import EMPTY, Context
 from perdure.models.cooperation.define import Plan
-from perdure.models.cooperation.events import EventType, MessageEvent, State, is_dismissal
 from perdure.models.cooperation.failures import Failure
+from perdure.models.cooperation.message_events import EventType, MessageEvent, State, is_dismissal
 
 _ENDS: Final = {
     EventType.SEEN: State.ACTIVE,

@@ -13,7 +13,9 @@ from perdure.errors import Misuse, RunFinished
 from perdure.kernel.cooperation import extended
 from perdure.models.cooperation.context import EMPTY, begun
 from perdure.models.cooperation.define import Plan
-from perdure.models.cooperation.events import (
+from perdure.models.cooperation.failures import CANCELLATION_REQUESTED, DISMISSED, ROLLBACK_REQUESTED, Failure, placed
+from perdure.models.cooperation.machine import next_move, refusal
+from perdure.models.cooperation.message_events import (
     ENDED,
     EventType,
     Kinship,
@@ -24,8 +26,6 @@ from perdure.models.cooperation.events import (
     is_run,
     state_of,
 )
-from perdure.models.cooperation.failures import CANCELLATION_REQUESTED, DISMISSED, ROLLBACK_REQUESTED, Failure, placed
-from perdure.models.cooperation.machine import next_move, refusal
 from perdure.models.cooperation.moves import NewRun, OperationRun, Wait, Writes
 from perdure.models.cooperation.progress import Progress, fold
 

@@ -22,11 +22,11 @@ from perdure.kernel.runs import Outcome
 from perdure.kernel.status import Status
 from perdure.models.cooperation.context import token_names
 from perdure.models.cooperation.emissions import Emitter, Emitting, given_tokens, new_child, origins_of
-from perdure.models.cooperation.events import EventType, MessageEvent, State
 from perdure.models.cooperation.failures import Failure
 from perdure.models.cooperation.handler_registry import HandlerRegistry
 from perdure.models.cooperation.live import ChildReport, Code, Draft, LiveOperation, wakes_of
 from perdure.models.cooperation.machine import after_in_pieces, next_move
+from perdure.models.cooperation.message_events import EventType, MessageEvent, State
 from perdure.models.cooperation.moves import (
     Awaits,
     BeginRollback,

@@ -29,8 +29,8 @@ from perdure.models.cooperation.context import (
     time_of,
     token_names,
 )
-from perdure.models.cooperation.events import CALL_TOPIC, SLEEP_TOPIC, Lineage, ReturnValue
 from perdure.models.cooperation.failures import Failure, gave_up, source_of
+from perdure.models.cooperation.message_events import CALL_TOPIC, SLEEP_TOPIC, Lineage, ReturnValue
 from perdure.values.arguments import Duration, checked, span_of
 from perdure.values.json import ANY_SIZE, to_text
 from perdure.values.type_patterns import check_patterns

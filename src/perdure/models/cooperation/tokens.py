@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from perdure.coordinator.turns import in_turns
 from perdure.models.cooperation.context import CancellationToken
-from perdure.models.cooperation.events import EventType, MessageEvent
 from perdure.models.cooperation.failures import CANCELLATION_REQUESTED, Failure, placed
+from perdure.models.cooperation.message_events import EventType, MessageEvent
 from perdure.models.cooperation.rows import RowCodec, StoredScopes
 from perdure.ports import Store
 

@@ -33,10 +33,10 @@ from perdure.models.common.transactions import (
 )
 from perdure.models.cooperation.context import EMPTY, Context
 from perdure.models.cooperation.define import Plan
-from perdure.models.cooperation.events import ReturnValue
 from perdure.models.cooperation.execution import StepExecution
 from perdure.models.cooperation.failures import Failure
 from perdure.models.cooperation.live import Code
+from perdure.models.cooperation.message_events import ReturnValue
 from perdure.models.cooperation.moves import Handle, Invoke, Raised, Returned, Undo
 from perdure.models.cooperation.moves import Outcome as StepOutcome
 from perdure.models.cooperation.progress import Mismatch

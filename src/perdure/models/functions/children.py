@@ -10,7 +10,7 @@ from perdure.errors import InvalidArguments, InvariantViolated, Misuse
 from perdure.models.functions.commands import ChildCall, Continued
 from perdure.models.functions.context import require_loop
 from perdure.models.functions.define import RunCall
-from perdure.models.functions.requests import NEVER_US
+from perdure.models.functions.positions import NEVER_US
 from perdure.models.functions.waits import RunChoice, RunEnded, first
 from perdure.values.arguments import Duration, checked, span_of
 from perdure.values.checks import checked_tags, checked_text

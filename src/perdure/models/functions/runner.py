@@ -30,10 +30,10 @@ from perdure.models.functions.commands import Ask, Continued
 from perdure.models.functions.compensation import BRANCH, Compensation, roll_back
 from perdure.models.functions.context import TimeReached
 from perdure.models.functions.define import StepCall, Workflow
-from perdure.models.functions.endings import end_of_rollback, located, outcome_of, refuse
 from perdure.models.functions.loop import Commands, StepRequest, TimerRequest, WorkflowLoop
 from perdure.models.functions.merged_commands import NOTHING_AT_ONCE, AnsweredAtOnce, Merged, Replayed
 from perdure.models.functions.mismatch import Mismatch, diff, other_arguments
+from perdure.models.functions.outcomes import end_of_rollback, located, outcome_of, refuse
 from perdure.models.functions.outlines import Outline, refusal, split
 from perdure.models.functions.outlines import read as read_outline
 from perdure.models.functions.outputs import artifacts_of, rows_of

@@ -25,7 +25,7 @@ from perdure.models.common.transactions import (
     without_loop,
 )
 from perdure.models.functions.artifacts import marked
-from perdure.models.functions.step_in_flight import AttemptInFlight, StepInFlight
+from perdure.models.functions.step_protocols import AttemptInFlight, StepInFlight
 from perdure.values.json import to_text
 
 

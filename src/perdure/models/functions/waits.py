@@ -27,7 +27,7 @@ from perdure.models.functions.events import (
     read_event,
     where_of,
 )
-from perdure.models.functions.requests import NEVER_US
+from perdure.models.functions.positions import NEVER_US
 from perdure.ports import Codec, PlainCodec
 from perdure.values.arguments import Duration, checked
 from perdure.values.failures import rebuild

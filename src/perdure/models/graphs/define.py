@@ -22,6 +22,7 @@ from perdure.models.functions.loop import running_loop
 from perdure.models.functions.outlines import Outline
 from perdure.models.graphs import schemas, texts
 from perdure.models.graphs.build import build
+from perdure.models.graphs.builder_functions import Bound, NodeName, NodeRef, named, reference_of, seconds
 from perdure.models.graphs.fingerprint import fingerprint_of, outline_of
 from perdure.models.graphs.kinds import Child, Function, Kind
 from perdure.models.graphs.kinds.base import plain_exception
@@ -37,7 +38,6 @@ from perdure.models.graphs.stored import StoredDefinition, digest_of, readable, 
 from perdure.models.graphs.svg import svg
 from perdure.models.graphs.token_views import TokensView
 from perdure.models.graphs.trace import Trace, trace
-from perdure.models.graphs.words import Bound, NodeName, NodeRef, named, reference_of, seconds
 from perdure.ports import Codec
 from perdure.values.arguments import Duration, calling_frame, checked, shown
 from perdure.values.json import Signature, to_text

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from perdure.errors import ExpressionFailed, GraphFailed, JoinFailed, NoMatchingEdge
+from perdure.models.graphs.cancellable_tokens import Standing
+from perdure.models.graphs.context import Scope
 from perdure.models.graphs.decisions import Decisions, TimerKey
+from perdure.models.graphs.exclusive_nodes import Turns
 from perdure.models.graphs.forks import BORN_AT_ONCE_MAX, Unborn, beyond, part_of, size_of
 from perdure.models.graphs.plan import Edge, Join, Node, Plan, Tiers
-from perdure.models.graphs.positions import Standing
-from perdure.models.graphs.scopes import Scope
 from perdure.models.graphs.slots import Slots
 from perdure.models.graphs.spec import END, TERMINATE
 from perdure.models.graphs.tokens import (
@@ -29,7 +30,6 @@ from perdure.models.graphs.tokens import (
     located,
     shown,
 )
-from perdure.models.graphs.turns import Turns
 
 RULES: Final = 3
 LAPS_RULES: Final = 1  # From these rules on laps count through joins,

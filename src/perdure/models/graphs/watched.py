@@ -7,13 +7,13 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from perdure.models.graphs.context import Scope
 from perdure.models.graphs.decisions import Decisions
 from perdure.models.graphs.forks import Unborn
 from perdure.models.graphs.kinds.plain import SetWork
 from perdure.models.graphs.kinds.workflow import ChildWork
 from perdure.models.graphs.machine import RULES, Machine
 from perdure.models.graphs.plan import Edge, Join, Node, Plan, Tiers
-from perdure.models.graphs.scopes import Scope
 from perdure.models.graphs.spec import END, TERMINATE
 from perdure.models.graphs.token_views import EventKind, GraphEvent, GraphToken, JoinTokens, TokenState
 from perdure.models.graphs.tokens import Fork, Meeting, Token, shown

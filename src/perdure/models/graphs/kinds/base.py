@@ -23,9 +23,9 @@ from perdure.errors import GraphFailed, GraphTimedOut, InvalidDefinition
 from perdure.models.functions.artifacts import read_result
 from perdure.models.functions.context import timed_out
 from perdure.models.functions.loop import WorkflowLoop
+from perdure.models.graphs.context import View
 from perdure.models.graphs.expressions import ROOTS, Expression, ValueMap
 from perdure.models.graphs.records import Pins
-from perdure.models.graphs.scopes import View
 from perdure.models.graphs.spec import RetrySpec, Seconds, Spec, Target
 from perdure.values.json import Reader, Signature
 from perdure.values.retry import Retry

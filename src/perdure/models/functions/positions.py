@@ -1,7 +1,7 @@
-"""Requests that workflow code makes of its loop (steps, timers, events, children), their positions in the program, and
-which of them it withdraws.
+"""Positions of workflow code: the numbers that its requests (steps, timers, events, children) take, in program order,
+and under which the journal has their results. Also which requests the code withdraws.
 
-Positions: the main task's requests are "1", "2", …; a task takes the next number k of its creator's branch, and its own
+The main task's requests are "1", "2", …; a task takes the next number k of its creator's branch, and its own
 requests are "k.1", "k.2", …; plain callbacks share the branch "c.". Steps, timers and tasks count alike, in program
 order.
 """

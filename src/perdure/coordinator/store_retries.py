@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar, cast
 
+from perdure.coordinator.call_patience import Silences, call_began
 from perdure.coordinator.notices import Outage
-from perdure.coordinator.silence import Silences, call_began
 from perdure.errors import StoreBusy, StoreError, StoreMisconfigured, StoreUnavailable
 from perdure.ports import Store
 from perdure.values.limits import Limits

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from perdure.models.common.host_parts import HostParts
-from perdure.models.functions.advances import Advances
+from perdure.models.functions.activations import Activations
 from perdure.models.functions.answers import Answers
 from perdure.models.functions.commands import Commands, TimerRequest
 from perdure.models.functions.live_runs import LiveRuns
@@ -17,12 +17,14 @@ from perdure.models.functions.steps import Steps
 class Gate:
     """Does what runs ask for: begins their steps, arms their timers, and handles their other requests."""
 
-    def __init__(self, parts: HostParts, runs: LiveRuns, advances: Advances, steps: Steps, answers: Answers) -> None:
+    def __init__(
+        self, parts: HostParts, runs: LiveRuns, activations: Activations, steps: Steps, answers: Answers
+    ) -> None:
         self._clock = parts.clock
         self._timers = parts.timers
         self._runs = runs
         self._live = runs.by_id
-        self._advances = advances
+        self._activations = activations
         self._steps = steps
         self._slots = steps.slots
         self._answers = answers
@@ -67,10 +69,10 @@ class Gate:
         live.timers.pop(timer.position, None)
         if live.ended or self._slots.is_closed or live.loop.pending(timer.position) is None:
             return
-        self._advances.guarded(live, self._go_on_at, timer)
+        self._activations.guarded(live, self._go_on_at, timer)
 
     def _go_on_at(self, live: LiveRun, timer: TimerRequest) -> None:
-        self._advances.write(live, live.timer_fired(timer, self._clock.now()))
+        self._activations.write(live, live.timer_fired(timer, self._clock.now()))
 
 
 __all__ = ["Gate"]

@@ -1,4 +1,4 @@
-"""Replays: runs are brought back to memory. Their journals are read from the store and replayed, in pieces."""
+"""Revival: runs are brought back to memory. Their journals are read from the store and replayed, in pieces."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from perdure.kernel.pieces import Pieces
 from perdure.kernel.runs import Run
 from perdure.kernel.status import Status
 from perdure.models.common.host_parts import HostParts
-from perdure.models.functions.advances import Advances
+from perdure.models.functions.activations import Activations
 from perdure.models.functions.answers import Answers
 from perdure.models.functions.commands import Commands
-from perdure.models.functions.gate import Gate
+from perdure.models.functions.commit_gate import Gate
 from perdure.models.functions.journal_reader import Loader, missing_entry
 from perdure.models.functions.live_runs import LiveRuns
 from perdure.models.functions.resumption import find_staged, resume, steps_anew, undelivered
@@ -33,12 +33,12 @@ log = logging.getLogger("perdure")
 _AGAIN_US: Final = 1_000_000
 
 
-class Replays:
+class Revival:
     """The runs that are being read or replayed. What arrives for a run meanwhile is kept, and delivered when the run is
     live."""
 
     def __init__(
-        self, parts: HostParts, runs: LiveRuns, advances: Advances, steps: Steps, answers: Answers, gate: Gate
+        self, parts: HostParts, runs: LiveRuns, activations: Activations, steps: Steps, answers: Answers, gate: Gate
     ) -> None:
         self._store = parts.store
         self._clock = parts.clock
@@ -46,7 +46,7 @@ class Replays:
         self._timers = parts.timers
         self._coordinator = parts.coordinator
         self._runs = runs
-        self._advances = advances
+        self._activations = activations
         self._slots = steps.slots
         self._answers = answers
         self._gate = gate
@@ -117,11 +117,11 @@ class Replays:
             self._timers.after(_AGAIN_US, lambda: self._wake_again(run))
         elif error is not None:
             log.error("run %s cannot be read", run.id, exc_info=error)
-            self._advances.hold(run.id, run.claim, f"its journal cannot be read: {error}")
+            self._activations.hold(run.id, run.claim, f"its journal cannot be read: {error}")
         else:
             damage = RowDamaged.at("journal", run.id, "seq", missing, "there are later entries, and not this one")
             log.error("run %s cannot be read: %s", run.id, damage)
-            self._advances.hold(run.id, run.claim, f"its journal cannot be read: {damage}")
+            self._activations.hold(run.id, run.claim, f"its journal cannot be read: {damage}")
 
     def _wake_again(self, run: Run) -> None:
         now = self._coordinator.loaded(run.id)
@@ -131,7 +131,7 @@ class Replays:
     # Replaying.
 
     def _replay(self, run: Run, stored: Journal) -> None:
-        live = None if self._slots.is_closed else self._advances.made(run)
+        live = None if self._slots.is_closed else self._activations.made(run)
         if live is None:
             del self.waking[run.id]
             self._arrived.pop(run.id, None)
@@ -155,9 +155,9 @@ class Replays:
         try:
             next(work)
         except StopIteration as done:
-            activate = partial(self._advances.guarded, live, self._replayed, run, stored, done.value)
-        except Exception as error:  # noqa: BLE001 - as in Advances.guarded
-            activate = partial(self._advances.set_aside, live, error)
+            activate = partial(self._activations.guarded, live, self._replayed, run, stored, done.value)
+        except Exception as error:  # noqa: BLE001 - as in Activations.guarded
+            activate = partial(self._activations.set_aside, live, error)
         else:
             asyncio.get_running_loop().call_soon(self._replay_on, live, run, stored, work)
             return
@@ -199,7 +199,7 @@ class Replays:
             self._answers.arm(live, resumed.asks)
 
         live.gate[-1] = release
-        self._advances.write(live, advance)
+        self._activations.write(live, advance)
 
 
-__all__ = ["Replays"]
+__all__ = ["Revival"]

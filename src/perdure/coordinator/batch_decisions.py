@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from perdure.coordinator.batch_builder import BatchBuilder
 from perdure.coordinator.batch_context import BatchContext
 from perdure.coordinator.decision_inputs import Knowledge, admitted, inputs_of, stored_run
-from perdure.coordinator.items import Item
+from perdure.coordinator.queued_ops import Item
 from perdure.errors import EngineBug, PerdureError, RowDamaged, RunOwnedElsewhere
 from perdure.kernel.batch import Batch
 from perdure.kernel.decide import decide

@@ -1,4 +1,4 @@
-"""Advances: the progress of live runs becomes ops for the coordinator, and a run that cannot go on is held."""
+"""Activations: code of live runs goes on, its progress becomes ops for the coordinator, and unfit runs are held."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("perdure")
 _DETAILS_MAX = 20_000
 
 
-class Advances:
+class Activations:
     """Activates runs, and passes their progress to the coordinator. A failure in one run does not affect others."""
 
     def __init__(self, parts: HostParts, runs: LiveRuns, blame: Blame) -> None:
@@ -86,4 +86,4 @@ class Advances:
         self._enqueue(SetHold(run_id=run_id, at=hold.at, hold=hold, claim=claim))
 
 
-__all__ = ["Advances"]
+__all__ = ["Activations"]

@@ -15,7 +15,8 @@ from perdure.kernel.cooperation import depth_of
 from perdure.kernel.pieces import Pieces, at_once, parts
 from perdure.models.cooperation.children import Child, Children
 from perdure.models.cooperation.context import CancellationToken, token_names
-from perdure.models.cooperation.events import (
+from perdure.models.cooperation.failures import Failure
+from perdure.models.cooperation.message_events import (
     SLEEP_TOPIC,
     EventType,
     Lineage,
@@ -26,7 +27,6 @@ from perdure.models.cooperation.events import (
     in_order,
     state_of,
 )
-from perdure.models.cooperation.failures import Failure
 from perdure.models.cooperation.moves import Ask, NewRun, OperationRun
 
 

@@ -28,7 +28,7 @@ class _Prepared(Struct):
     timers: Sequence[TimerRequest]  # the timers that it still waits for, without the one that has fired
 
 
-class Ahead:
+class UnclaimedRuns:
     """The runs that have gone on and are not claimed yet."""
 
     def __init__(self, clock: Clock, live_runs: LiveRuns) -> None:

@@ -30,7 +30,7 @@ from perdure.models.functions.define import Step, StepCall
 from perdure.models.functions.executor import Executor
 from perdure.models.functions.heartbeats import Pulse
 from perdure.models.functions.runner import LiveRun
-from perdure.models.functions.step_in_flight import AttemptInFlight
+from perdure.models.functions.step_protocols import AttemptInFlight
 from perdure.models.functions.timeouts import Timeouts
 from perdure.models.functions.unwritten_items import Speaker
 from perdure.values.failures import brief
