@@ -29,11 +29,11 @@ from perdure.kernel import ops
 from perdure.kernel.effects import Effect
 from perdure.kernel.rows import Engine as EngineRow
 from perdure.models.common.transactions import holds_writer
-from perdure.models.cooperation.cancellation import TokenMembers
 from perdure.models.cooperation.handler_registry import HandlerRegistry
 from perdure.models.cooperation.live import LiveOperation
 from perdure.models.cooperation.rows import RowCodec
 from perdure.models.cooperation.runner import OperationRunner
+from perdure.models.cooperation.token_cancellation import TokenMembers
 from perdure.models.cooperation.versions import Operations
 from perdure.models.functions.define import RunCall, Workflow
 from perdure.ports import Clock, Codec, Ids, PlainCodec, Probe, Store, SystemClock, new_id

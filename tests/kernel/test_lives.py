@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.kernel.cooperation import origin_of, read_origin
+from perdure.kernel.lineages import origin_of, read_origin
 from perdure.kernel.lives import life_of, next_life, without_life
 from perdure.kernel.ops import Continuation
 from perdure.kernel.runs import Run

@@ -17,7 +17,8 @@ from perdure.errors import CommitRefused, HandlersChanged, InvalidArguments, Mis
 from perdure.kernel import ops
 from perdure.kernel.cooperation import MessageEventRow
 from perdure.kernel.pieces import at_once
-from perdure.models.cooperation.context import EMPTY, CancellationToken, Context, bounded
+from perdure.models.cooperation.context import EMPTY, CancellationToken, Context
+from perdure.models.cooperation.deadlines import bounded
 from perdure.models.cooperation.live import Draft
 from perdure.models.cooperation.scope import Emission, checked_emission
 from perdure.models.cooperation.topics import Topic

@@ -22,9 +22,10 @@ from perdure.kernel.status import Status
 from perdure.models.cooperation.context import CancellationToken
 from perdure.models.cooperation.failures import Failure
 from perdure.models.cooperation.live import ChildReport
-from perdure.models.cooperation.message_events import ReturnValue, State
+from perdure.models.cooperation.message_events import State
+from perdure.models.cooperation.missing_handlers import complete, complete_rollback, dismiss, fail
 from perdure.models.cooperation.moves import OperationRun, Writes
-from perdure.models.cooperation.requests import complete, complete_rollback, dismiss, fail
+from perdure.models.cooperation.return_values import ReturnValue
 from perdure.models.cooperation.rows import RowCodec, StoredScopes, outcome_failure
 from perdure.models.cooperation.topics import Topic
 from perdure.ports import RunFilter

@@ -15,10 +15,11 @@ from msgspec.structs import replace
 
 from perdure.errors import AskedMeanwhile, IsOperation
 from perdure.kernel import ops
-from perdure.kernel.cooperation import APART_TAG, Cooperation, MessageEventRow, read_origin
+from perdure.kernel.cooperation import APART_TAG, Cooperation, MessageEventRow
 from perdure.kernel.decision import NOTHING, Decision, DecisionInput, mine_or_free, move, note
 from perdure.kernel.effects import Begin, Drop, Effect, Examine, Finish, Notified, Rearm
 from perdure.kernel.failures import Failure
+from perdure.kernel.lineages import read_origin
 from perdure.kernel.operation_notices import ASK, JOIN, NEWS, UNDO, Readiness
 from perdure.kernel.rows import Wait
 from perdure.kernel.runs import Audit, Hold, Outcome, Run

@@ -55,7 +55,7 @@ from perdure.models.cooperation.revival import READ_AT_ONCE, Revival
 from perdure.models.cooperation.rows import RowCodec, StoredScopes
 from perdure.models.cooperation.runner import Blocked, OperationRunner
 from perdure.models.cooperation.stored_hierarchy import Hierarchy
-from perdure.models.cooperation.tokens import read_scopes
+from perdure.models.cooperation.token_cancellation import read_scopes
 from perdure.models.cooperation.transactions import Transactions
 from perdure.models.cooperation.turns import Turns
 from perdure.models.cooperation.unwritten_outcomes import Landings

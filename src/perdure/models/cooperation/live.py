@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from perdure.kernel.lineages import Lineage
 from perdure.kernel.ops import Notify, Settle
 from perdure.kernel.pieces import Pieces, at_once, parts
 from perdure.kernel.rows import Staged
@@ -19,15 +20,7 @@ from perdure.models.cooperation.attempts import Attempts
 from perdure.models.cooperation.children import Child, Children
 from perdure.models.cooperation.define import Operation
 from perdure.models.cooperation.failures import Failure, source_of
-from perdure.models.cooperation.message_events import (
-    SLEEP_TOPIC,
-    EventType,
-    Lineage,
-    Message,
-    MessageEvent,
-    ReturnValue,
-    State,
-)
+from perdure.models.cooperation.message_events import SLEEP_TOPIC, EventType, Message, MessageEvent, State
 from perdure.models.cooperation.moves import (
     Ask,
     Awaits,
@@ -38,7 +31,9 @@ from perdure.models.cooperation.moves import (
     Undo,
 )
 from perdure.models.cooperation.progress import Folding, Progress, Window
-from perdure.models.cooperation.stored_hierarchy import Hierarchy, wake_of
+from perdure.models.cooperation.return_values import ReturnValue
+from perdure.models.cooperation.sleeps import wake_of
+from perdure.models.cooperation.stored_hierarchy import Hierarchy
 from perdure.ports import TimerHandle
 
 Code = Invoke | Handle | Undo  # moves that name code to be run

@@ -1,5 +1,4 @@
-"""The rows of structured cooperation: messages, their events and return values; and lineages, which name a run's
-ancestors.
+"""The rows of structured cooperation: messages and their events.
 
 `message_event` is the journal of operation runs. The one writer of a lineage numbers its rows 1, 2, 3, … The numbers
 are the order of the rows; their times are only shown. A cancellation has the number 0: anybody may write it, and a
@@ -8,18 +7,16 @@ lineage has at most one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.errors import InvariantViolated
-from perdure.kernel import cooperation
+from perdure.kernel.lineages import Lineage
 from perdure.models.cooperation.context import Context
 from perdure.models.cooperation.failures import DISMISSED, Failure
-
-Lineage = cooperation.Lineage
 
 SLEEP_TOPIC = "perdure.sleep"  # has no handlers: its message is the time until which its emitter waits
 
@@ -83,66 +80,6 @@ class MessageEvent(Struct, frozen=True, kw_only=True, gc=False):
     next_step: int | None = None  # where to go on, as a place in the plan of the code that wrote it
     next_name: str = ""  # and the name of the step at that place; earlier versions stored none
     child_failure_handler_iteration: int | None = None
-
-
-class ReturnValue(Struct, frozen=True, kw_only=True, gc=False):
-    """A value that a run leaves for its parent to read, under a name. A run returns each name once."""
-
-    lineage: Lineage
-    handler: str
-    variable: str
-    value: str  # JSON
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """What identifies the value: its run and its name."""
-        return self.lineage[-1], self.variable
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Lineages
-
-
-class Kinship:
-    """The ancestors and descendants among lineages. A long lineage does not contain all ids, so they are found from
-    parent to parent."""
-
-    def __init__(self, lineages: Iterable[Lineage]) -> None:
-        self._parents = {lineage[-1]: lineage[-2] for lineage in lineages if len(lineage) > 1}
-
-    def above(self, lineage: Lineage) -> Iterator[str]:
-        """Yield the last id of a lineage, then the ids above it as far as they are known, the root last."""
-        id: str | None = lineage[-1]
-        while id is not None:
-            yield id
-            id = self._parents.get(id)
-
-    def below(self, id: str) -> set[str]:
-        """Return an id and all ids below it."""
-        children: dict[str, list[str]] = {}
-        for child, parent in self._parents.items():
-            children.setdefault(parent, []).append(child)
-        found, waiting = {id}, [id]
-        while waiting:
-            more = children.get(waiting.pop(), ())
-            found.update(more)
-            waiting += more
-        return found
-
-
-def covers(upper: Lineage, lower: Lineage) -> bool:
-    """Return whether `upper` is `lower` or an ancestor of it. Neither may be a shortened lineage."""
-    return lower[: len(upper)] == upper
-
-
-def is_root_run(lineage: Lineage) -> bool:
-    """Return whether a run handles a message that was emitted from outside, or on the global scope."""
-    return len(lineage) == 2
-
-
-def is_run(lineage: Lineage) -> bool:
-    """Return whether a lineage is that of a run. A lineage of one id is that of a root emission."""
-    return len(lineage) > 1
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -231,3 +168,7 @@ def check_rows(events: Iterable[MessageEvent]) -> None:
             raise InvariantViolated(f"there is a second {key[0]} row: {row}")
         if key is not None:
             keys.add(key)
+
+
+def next_seq(own: Iterable[MessageEvent]) -> int:
+    return max((row.seq for row in own), default=0) + 1

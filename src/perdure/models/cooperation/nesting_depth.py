@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from perdure.errors import HierarchyTooDeep
-from perdure.kernel.cooperation import depth_of, read_origin
+from perdure.kernel.lineages import depth_of, read_origin
 from perdure.kernel.rules.operations import CALLED
 from perdure.kernel.runs import Run
 from perdure.kernel.status import Status

@@ -4,8 +4,7 @@ are done. The fold is pure, so its result is the same in a live run and after a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
-from typing import Final, Literal
+from typing import Final
 
 from msgspec import Struct
 
@@ -14,6 +13,8 @@ from perdure.models.cooperation.context import EMPTY, Context
 from perdure.models.cooperation.define import Plan
 from perdure.models.cooperation.failures import Failure
 from perdure.models.cooperation.message_events import EventType, MessageEvent, State, is_dismissal
+from perdure.models.cooperation.next_steps import following, iteration_of
+from perdure.models.cooperation.rollback import Phase, phases_of
 
 _ENDS: Final = {
     EventType.SEEN: State.ACTIVE,
@@ -41,15 +42,6 @@ class Instance(Struct, frozen=True, kw_only=True, gc=False):
     @property
     def text(self) -> str:
         return f"{self.name}[{self.iteration},{'' if self.call is None else self.call}]"
-
-
-class Phase(Struct, frozen=True, kw_only=True, gc=False):
-    """One half of rolling back an instance: first its children, then the step itself."""
-
-    instance: Instance
-    kind: Literal["children", "own"]
-    text: str
-    cleanup: bool = False  # the step's finally has not run
 
 
 class Window(Struct, frozen=True, kw_only=True, gc=False):
@@ -235,60 +227,3 @@ def _misfit(plan: Plan, before: Sequence[Instance], index: int) -> str:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))
-
-
-def iteration_of(plan: Plan, before: Sequence[Instance], index: int) -> int:
-    """Return how often in a row a step has run before. Its finally between two runs does not break the row."""
-    is_finally = plan.nodes[index].kind == "finally"
-    passes_finally = not is_finally  # only the first finally that is met
-    for one in reversed(before):
-        if one.call is not None:
-            continue
-        if passes_finally and plan.nodes[one.index].kind == "finally":
-            passes_finally = False
-            continue
-        if one.index == index:
-            return one.iteration + 1
-        return one.iteration if is_finally else 0
-    return 0
-
-
-def following(plan: Plan, instances: Sequence[Instance]) -> int:
-    """Return the place in the plan of the step that comes next, or the plan's length if there is none.
-
-    A finally comes right after its step. After the finally the run goes where the step said.
-    """
-    if not instances:
-        return 0
-    last = instances[-1]
-    node = plan.nodes[last.index]
-    if node.cleanup is not None:
-        return last.index + 1
-    if node.kind == "finally":
-        own = next(one for one in reversed(instances) if one.index == last.index - 1)
-        return last.index + 1 if own.next_step is None else own.next_step
-    return last.index + 1 if last.next_step is None else last.next_step
-
-
-def phases_of(plan: Plan, instances: Sequence[Instance]) -> tuple[Phase, ...]:
-    """Return the phases of a rollback: instance by instance, the newest first, and of each its children before the step
-    itself. Calls of handlers of child failures have only children to undo."""
-    names = {node.name for node in plan.nodes}
-    phases: list[Phase] = []
-    for place in reversed(range(len(instances))):
-        instance = instances[place]
-        text = f"Rollback of {instance.text}"
-        children = f"{text} (rolling back child scopes)"
-        while text in names or children in names:
-            text, children = f"{text}$", f"{children}$"
-        phases.append(Phase(instance=instance, kind="children", text=children))
-        if instance.call is None:
-            cleanup = plan.nodes[instance.index].cleanup is not None and not _cleaned(instances, place)
-            phases.append(Phase(instance=instance, kind="own", text=text, cleanup=cleanup))
-    return tuple(phases)
-
-
-def _cleaned(instances: Sequence[Instance], place: int) -> bool:
-    """Return whether the step's finally ran after this instance of the step."""
-    later = next((one for one in islice(instances, place + 1, None) if one.call is None), None)
-    return later is not None and later.index == instances[place].index + 1

@@ -7,16 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.kernel.cooperation import (
-    MessageEventRow,
-    MessageRow,
-    OperationRow,
-    ReturnValueRow,
-    ScopeRows,
-    read_lineage,
-    read_origin,
-)
+from perdure.kernel.cooperation import MessageEventRow, MessageRow, OperationRow, ReturnValueRow, ScopeRows
 from perdure.kernel.failures import Failure as StoredFailure
+from perdure.kernel.lineages import read_lineage, read_origin
 from perdure.kernel.pieces import Pieces, at_once, parts
 from perdure.kernel.status import Status
 from perdure.models.cooperation.context import EMPTY, Context, token_names
@@ -28,9 +21,9 @@ from perdure.models.cooperation.message_events import (
     EventType,
     Message,
     MessageEvent,
-    ReturnValue,
 )
 from perdure.models.cooperation.moves import NewRun
+from perdure.models.cooperation.return_values import ReturnValue
 from perdure.models.cooperation.stored_hierarchy import Hierarchy
 from perdure.ports import Codec
 

@@ -1,4 +1,5 @@
-"""From rows to what the machine needs: a run with its children, its rollback request, and the requests that it give up.
+"""A hierarchy as it is stored: from its rows to a run with its children, its rollback request, and the requests that it
+give up, which is what the machine needs.
 
 An engine that recovers a run reads it like this. An engine that has the run in memory keeps it up to date as rows are
 committed and mail arrives.
@@ -8,10 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import msgspec
-from msgspec import Struct
-
-from perdure.kernel.cooperation import depth_of
+from perdure.kernel.lineages import Lineage, depth_of
 from perdure.kernel.pieces import Pieces, at_once, parts
 from perdure.models.cooperation.children import Child, Children
 from perdure.models.cooperation.context import CancellationToken, token_names
@@ -19,15 +17,15 @@ from perdure.models.cooperation.failures import Failure
 from perdure.models.cooperation.message_events import (
     SLEEP_TOPIC,
     EventType,
-    Lineage,
     Message,
     MessageEvent,
-    ReturnValue,
     failure_in,
     in_order,
     state_of,
 )
 from perdure.models.cooperation.moves import Ask, NewRun, OperationRun
+from perdure.models.cooperation.return_values import ReturnValue
+from perdure.models.cooperation.sleeps import wake_of
 
 
 class Hierarchy:
@@ -165,12 +163,3 @@ class Hierarchy:
             for row in self._rows.get(CancellationToken(name).scope, ()):
                 if row.exception is not None:
                     yield Ask(kind="cancel", depth=depth_of(run.lineage), failure=row.exception)
-
-
-class _Sleep(Struct, frozen=True):
-    until: int
-
-
-def wake_of(message: Message) -> int:
-    """Return when a sleep ends, in microseconds since the epoch. `message` is the sleep's message."""
-    return msgspec.json.decode(message.payload, type=_Sleep).until

@@ -36,11 +36,12 @@ from perdure.models.cooperation.define import Plan
 from perdure.models.cooperation.execution import StepExecution
 from perdure.models.cooperation.failures import Failure
 from perdure.models.cooperation.live import Code
-from perdure.models.cooperation.message_events import ReturnValue
 from perdure.models.cooperation.moves import Handle, Invoke, Raised, Returned, Undo
 from perdure.models.cooperation.moves import Outcome as StepOutcome
+from perdure.models.cooperation.next_steps import NextStep
 from perdure.models.cooperation.progress import Mismatch
-from perdure.models.cooperation.scope import Emission, NextStep, Scope
+from perdure.models.cooperation.return_values import ReturnValue
+from perdure.models.cooperation.scope import Emission, Scope
 
 
 class Place(Protocol):

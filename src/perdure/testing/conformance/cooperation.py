@@ -13,9 +13,9 @@ from perdure.kernel.cooperation import (
     MessageEventRow,
     MessageRow,
     ReturnValueRow,
-    origin_of,
     stored_version,
 )
+from perdure.kernel.lineages import origin_of
 from perdure.kernel.runs import Hold
 from perdure.kernel.shared import HandlerChange, SharedWrites
 from perdure.kernel.status import Status

@@ -1,5 +1,7 @@
-"""Requests to runs from outside, as rows: cancel, roll back what has committed, complete in place of a handler, join
-late, and dismiss a handler that its emitter does not wait for.
+"""Handlers that have not taken their message: an external party does their work, their emitter dismisses them, or they
+register late and join. All of it as rows.
+
+A handler that is expected and missing blocks its emitter until one of these happens.
 
 The one writer of a lineage decides each request that writes rows of that lineage. No rows means that the request came
 too late or too early.
@@ -7,108 +9,18 @@ too late or too early.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from perdure.errors import Misuse, RunFinished
-from perdure.kernel.cooperation import extended
-from perdure.models.cooperation.context import EMPTY, begun
+from perdure.kernel.lineages import extended
+from perdure.models.cooperation.context import begun
 from perdure.models.cooperation.define import Plan
-from perdure.models.cooperation.failures import CANCELLATION_REQUESTED, DISMISSED, ROLLBACK_REQUESTED, Failure, placed
+from perdure.models.cooperation.failures import DISMISSED, Failure
 from perdure.models.cooperation.machine import next_move, refusal
-from perdure.models.cooperation.message_events import (
-    ENDED,
-    EventType,
-    Kinship,
-    Lineage,
-    MessageEvent,
-    ReturnValue,
-    State,
-    is_run,
-    state_of,
-)
+from perdure.models.cooperation.message_events import ENDED, EventType, MessageEvent, State, next_seq, state_of
 from perdure.models.cooperation.moves import NewRun, OperationRun, Wait, Writes
 from perdure.models.cooperation.progress import Progress, fold
-
-
-def cancel(
-    lineage: Lineage, own: Sequence[MessageEvent], message_id: str, *, reason: str, source: str
-) -> tuple[MessageEvent, ...]:
-    """Return CANCELLATION_REQUESTED for a lineage: its runs that have not ended give up at their next step boundary.
-
-    `own` are the rows of exactly that lineage. Returns no rows if its run has ended, or was cancelled before.
-    """
-    if any(row.type is EventType.CANCELLATION_REQUESTED for row in own):
-        return ()
-    if is_run(lineage) and state_of(own) in ENDED:
-        return ()
-    failure = Failure(type=CANCELLATION_REQUESTED, message=reason, source=source)
-    row = MessageEvent(
-        seq=0,  # It is not written by the run's writer.
-        message_id=message_id,
-        type=EventType.CANCELLATION_REQUESTED,
-        cooperation_lineage=lineage,
-        exception=placed(failure, lineage[-1], 0),
-    )
-    return (row,)
-
-
-def roll_back(
-    lineage: Lineage,
-    rows: Iterable[MessageEvent],
-    not_taken: Iterable[Lineage] = (),
-    *,
-    reason: str,
-    source: str,
-) -> tuple[MessageEvent, ...]:
-    """Return the row that undoes a committed hierarchy, or the part of it below one of its runs.
-
-    `rows` are all rows of the hierarchy, `not_taken` its runs that no handler has taken. Returns no rows if a run above
-    or below has not ended, or if no run that handled the message has committed.
-    """
-    by_lineage: dict[Lineage, list[MessageEvent]] = {}
-    for row in rows:
-        by_lineage.setdefault(row.cooperation_lineage, []).append(row)
-    not_taken = list(not_taken)
-    kinship = Kinship([*by_lineage, *not_taken])
-    below = kinship.below(lineage[-1])
-    above = {*kinship.above(lineage)}
-    related = [one for one in by_lineage if is_run(one) and (one[-1] in below or one[-1] in above)]
-    waiting = [one for one in not_taken if one[-1] in below and state_of(by_lineage.get(one, ())) is State.CREATED]
-    if waiting or any(state_of(by_lineage[one]) not in ENDED for one in related):
-        return ()
-    own = by_lineage.get(lineage, [])
-    failure = Failure(type=ROLLBACK_REQUESTED, message=reason, source=source)
-    if not is_run(lineage):
-        emitted = [row for row in own if row.type is EventType.EMITTED]
-        committed = any(state_of(found) is State.COMMITTED for one, found in by_lineage.items() if one[:-1] == lineage)
-        if not committed or not emitted or any(row.type is EventType.ROLLBACK_EMITTED for row in own):
-            return ()
-        return (
-            MessageEvent(
-                seq=_next_seq(own),
-                message_id=emitted[0].message_id,
-                type=EventType.ROLLBACK_EMITTED,
-                cooperation_lineage=lineage,
-                exception=placed(failure, lineage[-1], _next_seq(own)),
-                context=EMPTY,
-            ),
-        )
-    if state_of(own) is not State.COMMITTED:
-        return ()
-    seen = next(row for row in own if row.type is EventType.SEEN)
-    last = next(row.context for row in reversed(own) if row.context is not None and row.type is not EventType.EMITTED)
-    return (
-        MessageEvent(
-            seq=_next_seq(own),
-            message_id=seen.message_id,
-            type=EventType.ROLLING_BACK,
-            coroutine_name=seen.coroutine_name,
-            coroutine_identifier=seen.coroutine_identifier,
-            cooperation_lineage=lineage,
-            exception=placed(failure, lineage[-1], _next_seq(own)),
-            context=last,
-        ),
-    )
+from perdure.models.cooperation.return_values import ReturnValue
 
 
 def complete(run: OperationRun, values: Sequence[ReturnValue] = ()) -> Writes:
@@ -188,13 +100,9 @@ def _check_not_taken(run: OperationRun) -> None:
         raise Misuse(f"run {run.lineage[-1]!r} is to be rolled back: its emitter failed")
 
 
-def _next_seq(own: Iterable[MessageEvent]) -> int:
-    return max((row.seq for row in own), default=0) + 1
-
-
 def _own(run: OperationRun, offset: int, type: EventType, **columns: object) -> MessageEvent:
     fields: dict[str, object] = {
-        "seq": _next_seq(run.events) - 1 + offset,
+        "seq": next_seq(run.events) - 1 + offset,
         "message_id": run.message_id,
         "type": type,
         "coroutine_name": run.handler,
