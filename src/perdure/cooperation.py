@@ -7,8 +7,8 @@ from perdure.models.cooperation.context import CancellationToken, Context, Key
 from perdure.models.cooperation.deadlines import Deadline
 from perdure.models.cooperation.define import Operation, OperationStep
 from perdure.models.cooperation.failures import Failure, Frame
-from perdure.models.cooperation.next_steps import NextStep, go_on, go_to, repeat
-from perdure.models.cooperation.scope import Emission, Scope
+from perdure.models.cooperation.next_steps import go_on, go_to, repeat
+from perdure.models.cooperation.scope import Emission, NextStep, Scope
 from perdure.models.cooperation.strategies import Handlers, Historical, Pending, Registry, Strategy, TimeWindow
 from perdure.models.cooperation.topics import Topic
 

@@ -11,7 +11,7 @@ import pytest
 from perdure import Event, Retry, compensate, receive, step, workflow
 from perdure.errors import RunFailed
 from perdure.kernel.pieces import PIECE_ITEMS_MAX
-from perdure.models.functions import runner
+from perdure.models.functions import replay, runner
 from perdure.models.functions.revival import Revival
 from perdure.models.functions.runner import LiveRun
 from perdure.testing import Environment
@@ -52,7 +52,7 @@ async def undoes(steps: int) -> None:
 async def turns_of(work: Callable[[], Awaitable[Any]], monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """In which turn of the loop each entry of a journal was handed over, meanwhile."""
     turn, turns = 0, []
-    hand_over = LiveRun._hand_over
+    hand_over = replay._hand_over
 
     def counted(self: LiveRun, *args: Any) -> Any:
         turns.append(turn)
@@ -64,7 +64,7 @@ async def turns_of(work: Callable[[], Awaitable[Any]], monkeypatch: pytest.Monke
             await asyncio.sleep(0)
             turn += 1
 
-    monkeypatch.setattr(LiveRun, "_hand_over", counted)
+    monkeypatch.setattr(replay, "_hand_over", counted)
     ticking = asyncio.ensure_future(tick())
     try:
         await work()

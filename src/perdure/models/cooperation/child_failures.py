@@ -8,16 +8,13 @@ emits is waited for, and it is called again if that fails. Without a handler, or
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from perdure.models.cooperation.children import Child
+from perdure.models.cooperation.define import Plan
 from perdure.models.cooperation.failures import CHILD_ROLLBACK_FAILED, CHILD_ROLLED_BACK, Failure
 from perdure.models.cooperation.message_events import State
 from perdure.models.cooperation.moves import Handle, OperationRun
-
-if TYPE_CHECKING:
-    from perdure.models.cooperation.define import Plan
-    from perdure.models.cooperation.progress import Instance, Progress, Window
+from perdure.models.cooperation.progress import Instance, Progress, Window
 
 
 def failures_of_children(run: OperationRun, window: Window) -> list[tuple[Failure, bool]]:

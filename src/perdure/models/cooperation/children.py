@@ -7,7 +7,7 @@ much as a step with one child.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,9 +15,7 @@ from msgspec.structs import replace
 from perdure.kernel.lineages import Lineage
 from perdure.models.cooperation.failures import Failure
 from perdure.models.cooperation.message_events import State
-
-if TYPE_CHECKING:
-    from perdure.models.cooperation.progress import Window
+from perdure.models.cooperation.progress import Window
 
 _RANKS: Final = {
     State.CREATED: 0,

@@ -17,8 +17,7 @@ from perdure.errors import InvalidArguments, InvalidDefinition
 from perdure.kernel.cooperation import stored_version
 from perdure.models.cooperation.attempts import ONCE, Effort, effort
 from perdure.models.cooperation.failures import Failure
-from perdure.models.cooperation.next_steps import NextStep, go_on, go_to, repeat
-from perdure.models.cooperation.scope import Scope
+from perdure.models.cooperation.scope import NextStep, Scope
 from perdure.models.cooperation.sleeps import lasting, next_round, until
 from perdure.models.cooperation.strategies import Registry, Strategy
 from perdure.models.cooperation.topics import Topic, caller, checked_name
@@ -217,14 +216,14 @@ class Plan(Struct, frozen=True, kw_only=True):
     def said(self, target: int | None, index: int) -> NextStep:
         """Return where a step said to go on, as the step says it: the reverse of `target`."""
         if target is None:
-            return go_on()
+            return NextStep("go_on")
         if target == index:
-            return repeat()
+            return NextStep("repeat")
         if target >= len(self.nodes):
-            return go_to(target)
+            return NextStep("go_to", target)
         name = self.nodes[target].name
         is_scheduled = target + 1 < len(self.nodes) and name == f"{self.nodes[target + 1].name} (scheduled)"
-        return go_to(self.nodes[target + 1].name if is_scheduled else name)
+        return NextStep("go_to", self.nodes[target + 1].name if is_scheduled else name)
 
     def named(self, said: NextStep | None) -> NextStep | None:
         """Return what a step said, with a name in place of a number. In changed code a number may mean another step."""

@@ -36,9 +36,8 @@ from perdure.models.cooperation.failures import Failure, to_failure
 from perdure.models.cooperation.live import Code, LiveOperation
 from perdure.models.cooperation.machine import refused
 from perdure.models.cooperation.moves import Handle, Invoke, Outcome, Raised, Returned, Undo
-from perdure.models.cooperation.next_steps import NextStep
 from perdure.models.cooperation.return_values import Returns, readable
-from perdure.models.cooperation.scope import Scope
+from perdure.models.cooperation.scope import NextStep, Scope
 from perdure.models.cooperation.transactions import Place, Transactions, Work, asked
 
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from perdure.models.cooperation.progress import Instance
+from perdure.models.cooperation.progress import Instance
 
 
 def has_run(instances: Sequence[Instance], place: int) -> bool:

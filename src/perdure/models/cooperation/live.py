@@ -30,7 +30,8 @@ from perdure.models.cooperation.moves import (
     OperationRun,
     Undo,
 )
-from perdure.models.cooperation.progress import Folding, Progress, Window
+from perdure.models.cooperation.progress import Progress, Window
+from perdure.models.cooperation.progress_fold import Folding
 from perdure.models.cooperation.return_values import ReturnValue
 from perdure.models.cooperation.sleeps import wake_of
 from perdure.models.cooperation.stored_hierarchy import Hierarchy

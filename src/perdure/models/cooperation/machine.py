@@ -38,7 +38,8 @@ from perdure.models.cooperation.moves import (
     row_of,
 )
 from perdure.models.cooperation.next_steps import following, iteration_of
-from perdure.models.cooperation.progress import Mismatch, Progress, fold
+from perdure.models.cooperation.progress import Mismatch, Progress
+from perdure.models.cooperation.progress_fold import fold
 from perdure.models.cooperation.readiness import outstanding_wait
 from perdure.models.cooperation.rollback import after_raising, begin_rollback, rollback_move
 

@@ -19,7 +19,8 @@ from perdure.models.cooperation.failures import DISMISSED, Failure
 from perdure.models.cooperation.machine import next_move, refusal
 from perdure.models.cooperation.message_events import ENDED, EventType, MessageEvent, State, next_seq, state_of
 from perdure.models.cooperation.moves import NewRun, OperationRun, Wait, Writes
-from perdure.models.cooperation.progress import Progress, fold
+from perdure.models.cooperation.progress import Progress
+from perdure.models.cooperation.progress_fold import fold
 from perdure.models.cooperation.return_values import ReturnValue
 
 

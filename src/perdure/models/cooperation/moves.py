@@ -21,9 +21,8 @@ from perdure.models.cooperation.failures import (
     source_of,
 )
 from perdure.models.cooperation.message_events import EventType, Message, MessageEvent, State
-from perdure.models.cooperation.next_steps import NextStep
 from perdure.models.cooperation.return_values import ReturnValue
-from perdure.models.cooperation.scope import Call, Emission
+from perdure.models.cooperation.scope import Call, Emission, NextStep
 
 
 class NewRun(Struct, frozen=True, kw_only=True, gc=False):

@@ -1,28 +1,17 @@
 """The next step of a run: what a step may say about it, and which step it is.
 
 A step says to go on, to repeat, or to go to another step. The iteration of a step counts how often it has run in a row.
-What a step said is stored with its SUSPENDED row, by the name of the step (see progress.py).
+What a step said is stored with its SUSPENDED row, by the name of the step (see progress_fold.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
 
-from msgspec import Struct
-
+from perdure.models.cooperation.define import Plan
+from perdure.models.cooperation.progress import Instance
+from perdure.models.cooperation.scope import NextStep
 from perdure.values.arguments import checked
-
-if TYPE_CHECKING:
-    from perdure.models.cooperation.define import Plan
-    from perdure.models.cooperation.progress import Instance
-
-
-class NextStep(Struct, frozen=True):
-    """Which step comes next: the following one, the same one again, or another (by its number from 0, or its name)."""
-
-    kind: Literal["go_on", "repeat", "go_to"]
-    target: int | str | None = None
 
 
 def go_on() -> NextStep:

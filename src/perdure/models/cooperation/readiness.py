@@ -8,14 +8,11 @@ perdure/kernel/operation_notices.py.
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from perdure.models.cooperation.deadlines import deadline_ahead, earliest
 from perdure.models.cooperation.moves import Awaits, Dismiss, OperationRun, Wait
+from perdure.models.cooperation.progress import Progress
 from perdure.models.cooperation.strategies import Names, Pending, Strategy, minds_each, waits_for_all
-
-if TYPE_CHECKING:
-    from perdure.models.cooperation.progress import Progress
 
 
 def outstanding_wait(

@@ -9,9 +9,7 @@ fails halts, unless the operation's policy is to continue. A hierarchy that has 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
-
-from msgspec import Struct
+from typing import Any
 
 from perdure.errors import EngineBug
 from perdure.kernel.lineages import Kinship, Lineage, is_run
@@ -34,19 +32,8 @@ from perdure.models.cooperation.moves import (
     UndoChildren,
     row_of,
 )
+from perdure.models.cooperation.progress import Instance, Phase, Progress, Window
 from perdure.models.cooperation.readiness import outstanding_wait
-
-if TYPE_CHECKING:
-    from perdure.models.cooperation.progress import Instance, Progress, Window
-
-
-class Phase(Struct, frozen=True, kw_only=True, gc=False):
-    """One half of rolling back an instance: first its children, then the step itself."""
-
-    instance: Instance
-    kind: Literal["children", "own"]
-    text: str
-    cleanup: bool = False  # the step's finally has not run
 
 
 def phases_of(plan: Plan, instances: Sequence[Instance]) -> tuple[Phase, ...]:

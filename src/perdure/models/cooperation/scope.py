@@ -29,7 +29,6 @@ from perdure.models.cooperation.context import (
 from perdure.models.cooperation.deadlines import bounded, independent, time_of
 from perdure.models.cooperation.failures import Failure, gave_up, source_of
 from perdure.models.cooperation.message_events import CALL_TOPIC, SLEEP_TOPIC
-from perdure.models.cooperation.next_steps import NextStep
 from perdure.models.cooperation.return_values import Returns, ReturnValue, read_value
 from perdure.values.arguments import Duration, checked, span_of
 from perdure.values.json import ANY_SIZE, to_text
@@ -80,6 +79,13 @@ class Call(Struct, frozen=True, kw_only=True, gc=False):
     version: str
     model: str
     input: str
+
+
+class NextStep(Struct, frozen=True):
+    """Which step comes next: the following one, the same one again, or another (by its number from 0, or its name)."""
+
+    kind: Literal["go_on", "repeat", "go_to"]
+    target: int | str | None = None
 
 
 class Emission(Struct, frozen=True, kw_only=True, gc=False):

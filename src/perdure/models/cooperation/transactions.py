@@ -38,10 +38,9 @@ from perdure.models.cooperation.failures import Failure
 from perdure.models.cooperation.live import Code
 from perdure.models.cooperation.moves import Handle, Invoke, Raised, Returned, Undo
 from perdure.models.cooperation.moves import Outcome as StepOutcome
-from perdure.models.cooperation.next_steps import NextStep
 from perdure.models.cooperation.progress import Mismatch
 from perdure.models.cooperation.return_values import ReturnValue
-from perdure.models.cooperation.scope import Emission, Scope
+from perdure.models.cooperation.scope import Emission, NextStep, Scope
 
 
 class Place(Protocol):

@@ -23,6 +23,7 @@ from perdure.models.functions.commands import Commands
 from perdure.models.functions.commit_gate import Gate
 from perdure.models.functions.journal_reader import Loader, missing_entry
 from perdure.models.functions.live_runs import LiveRuns
+from perdure.models.functions.replay import replay, undo
 from perdure.models.functions.resumption import find_staged, resume, steps_anew, undelivered
 from perdure.models.functions.runner import LiveRun
 from perdure.models.functions.steps import Steps
@@ -138,9 +139,9 @@ class Revival:
             return
         at = run.started_at or run.created_at
         if run.status is Status.ROLLING_BACK:
-            work = live.undo(stored.input, stored.entries, at, stored.failure)
+            work = undo(live, stored.input, stored.entries, at, stored.failure)
         else:
-            work = live.replay(stored.input, stored.entries, at, is_begun=bool(stored.waits))
+            work = replay(live, stored.input, stored.entries, at, is_begun=bool(stored.waits))
         self._replaying[run.id] = live
         self._replay_on(live, run, stored, work)
 

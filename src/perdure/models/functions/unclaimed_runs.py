@@ -16,6 +16,7 @@ from perdure.kernel.pieces import PIECE_ITEMS_MAX, at_once
 from perdure.kernel.runs import Run
 from perdure.models.functions.commands import TimerRequest
 from perdure.models.functions.live_runs import LiveRuns
+from perdure.models.functions.replay import replay
 from perdure.models.functions.resumption import Resumed, resume
 from perdure.models.functions.runner import LiveRun
 from perdure.ports import Clock, Journal
@@ -88,7 +89,7 @@ class UnclaimedRuns:
 
 
 def _gone_on(live: LiveRun, run: Run, journal: Journal, now: int) -> tuple[_Prepared | None, Advance | None]:
-    commands = at_once(live.replay(journal.input, journal.entries, run.started_at or run.created_at, is_begun=True))
+    commands = at_once(replay(live, journal.input, journal.entries, run.started_at or run.created_at, is_begun=True))
     resumed: Resumed = resume(live, commands, journal.waits, now)
     if not live.idle or resumed.asks or not resumed.timers or not resumed.is_all_of(commands):
         return None, None

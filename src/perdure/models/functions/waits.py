@@ -16,7 +16,7 @@ from perdure.kernel.failures import Failure
 from perdure.kernel.rows import Entry, Wait
 from perdure.kernel.runs import Outcome, Run
 from perdure.models.functions.commands import Ask
-from perdure.models.functions.context import TimeReached, require_loop, timed_out
+from perdure.models.functions.context import require_loop, timed_out
 from perdure.models.functions.events import (
     Delivery,
     Event,
@@ -28,6 +28,7 @@ from perdure.models.functions.events import (
     where_of,
 )
 from perdure.models.functions.positions import NEVER_US
+from perdure.models.functions.timers import TimeReached
 from perdure.ports import Codec, PlainCodec
 from perdure.values.arguments import Duration, checked
 from perdure.values.failures import rebuild

@@ -17,6 +17,7 @@ from perdure.kernel.status import FINISHED, Status
 from perdure.models.functions.compensation import BRANCH
 from perdure.models.functions.context import require_loop
 from perdure.models.functions.outlines import Outline, read, split
+from perdure.models.functions.replay import replay
 from perdure.models.functions.runner import LiveRun, Mismatch
 from perdure.models.graphs.machine import RULES
 from perdure.models.graphs.plan import Plan
@@ -110,7 +111,7 @@ def trace(
     began = run.started_at or run.created_at
     forward = [entry for entry in others if not entry.position.startswith(BRANCH)]
     try:
-        yield from live.replay(input, [*outlines, *forward], began)
+        yield from replay(live, input, [*outlines, *forward], began)
     except Mismatch as error:
         raise Misuse(f"run {run.id!r} does not fit this graph: {error}") from error
     finally:
