@@ -17,6 +17,7 @@ from perdure.engine import AnyClient
 from perdure.errors import StoreBusy
 from perdure.kernel.batch import Batch, Committed
 from perdure.models.functions import unclaimed_runs
+from perdure.models.functions.replay import replay
 from perdure.models.functions.runner import LiveRun
 from perdure.ports import Journal, LoadedRun, Store
 from perdure.testing import CRASH_POINTS, Environment, Fault
@@ -204,7 +205,6 @@ async def test_code_that_runs_ahead_runs_in_no_task_of_the_process(
     make_store: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks: list[asyncio.Task[Any] | None] = []
-    replay = unclaimed_runs.replay
 
     def watched(live: LiveRun, *args: Any, **options: Any) -> Any:
         tasks.append(asyncio.current_task())

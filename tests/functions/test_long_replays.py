@@ -11,7 +11,7 @@ import pytest
 from perdure import Event, Retry, compensate, receive, step, workflow
 from perdure.errors import RunFailed
 from perdure.kernel.pieces import PIECE_ITEMS_MAX
-from perdure.models.functions import replay, runner
+from perdure.models.functions import replay
 from perdure.models.functions.revival import Revival
 from perdure.models.functions.runner import LiveRun
 from perdure.testing import Environment
@@ -104,7 +104,7 @@ async def in_the_middle(
     goes wrong in callbacks of the loop from then on."""
     wrong: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: wrong.append(context))
-    monkeypatch.setattr(runner, "PIECE_ITEMS_MAX", 10)
+    monkeypatch.setattr(replay, "PIECE_ITEMS_MAX", 10)
     replay_on = Revival._replay_on
     reached, happened = asyncio.Event(), asyncio.Event()
     pieces = 0
@@ -203,7 +203,7 @@ async def test_code_that_does_not_fit_is_found_in_any_piece(
         total = sum([await count(number if number < 47 else 0) for number in range(steps)])
         return [total, (await receive(Goes)).number]
 
-    monkeypatch.setattr(runner, "PIECE_ITEMS_MAX", 10)
+    monkeypatch.setattr(replay, "PIECE_ITEMS_MAX", 10)
     async with Environment([counts], source) as env:
         await asleep(env)
         await env.restart([counts_otherwise])
