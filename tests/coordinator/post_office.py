@@ -14,7 +14,7 @@ from perdure.kernel.ops import Advance, End, Op, Send, Start
 from perdure.kernel.rows import Engine, Entry, Wait
 from perdure.kernel.runs import Outcome
 from perdure.kernel.status import Status
-from perdure.kernel.wait_matching import Mailbox
+from perdure.kernel.wait_matches import Mailbox
 from perdure.ports import Store, SystemClock
 from perdure.values.limits import Limits
 

@@ -14,7 +14,7 @@ from perdure.coordinator.batch_decisions import decide_batch
 from perdure.coordinator.decision_inputs import Knowledge
 from perdure.coordinator.memory import Memory
 from perdure.coordinator.queued_ops import Item
-from perdure.kernel import wait_matching
+from perdure.kernel import wait_matches
 from perdure.kernel.decision import Decision
 from perdure.kernel.effects import Begin
 from perdure.kernel.ops import Advance, Continuation, Send, Wake
@@ -52,7 +52,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
 async def held(office: MailRoom, run_id: str) -> list[tuple[str, str | None]]:
     """A run's events and the positions that they won; in memory there must be the same."""
     loaded = (await office.store.load([run_id]))[run_id]
-    stored = wait_matching.opened(loaded.waits, loaded.events)
+    stored = wait_matches.opened(loaded.waits, loaded.events)
     in_memory = office.mailbox(run_id)
     assert {event.id: event.position for event in stored.events} == {e.id: e.position for e in in_memory.events}
     assert stored.waits.keys() == in_memory.waits.keys()

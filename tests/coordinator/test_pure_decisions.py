@@ -28,7 +28,7 @@ from perdure.coordinator.decision_inputs import Knowledge
 from perdure.coordinator.memory import Memory
 from perdure.coordinator.queued_ops import Item
 from perdure.graph import Graph
-from perdure.kernel import ops, wait_matching
+from perdure.kernel import ops, wait_matches
 from perdure.kernel.access import StoredSession, StoredToken
 from perdure.kernel.artifacts import Chunk
 from perdure.kernel.cooperation import Cooperation
@@ -260,7 +260,7 @@ def situations() -> Iterable[tuple[Memory, BatchContext]]:
                 context.handlers.add(("orders", "place"))
                 if run.owner == ME:
                     memory.runs["r"] = run
-                    memory.mailboxes["r"] = wait_matching.add_waits(wait_matching.EMPTY, (PAYMENT, TIMER))
+                    memory.mailboxes["r"] = wait_matches.add_waits(wait_matches.EMPTY, (PAYMENT, TIMER))
                     memory.readiness["r"] = Readiness(1, 2, 1, 0).awaiting(("c", "d"))
                 else:
                     context.runs["r"] = LoadedRun(run=run, waits=(TIMER,), events=(EVENT,))

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from perdure.kernel import event_queue, wait_matching
+from perdure.kernel import event_queue, wait_matches
 from perdure.kernel.event_queue import BLOCK_MAX, Placed, Unread
 from perdure.kernel.events import Event
 from perdure.kernel.rows import Wait
@@ -81,13 +81,13 @@ def test_the_first_that_fits_is_found_behind_others_and_behind_what_has_expired(
 
 
 def test_what_had_won_without_being_read_is_before_what_was_sent_after_it() -> None:
-    mailbox = wait_matching.opened([], [an_event(place) for place in range(600)])
+    mailbox = wait_matches.opened([], [an_event(place) for place in range(600)])
     for position in ("1", "2"):
-        mailbox, given = wait_matching.settle(wait_matching.add_waits(mailbox, [_wait(position)]), NOW)
+        mailbox, given = wait_matches.settle(wait_matches.add_waits(mailbox, [_wait(position)]), NOW)
         assert [event.position for event in given] == [position]
-    mailbox = wait_matching.close(mailbox, ["1", "2"], ["e-1"])
+    mailbox = wait_matches.close(mailbox, ["1", "2"], ["e-1"])
     assert [event.id for event in mailbox.events][:2] == ["e-0", "e-2"]
-    assert wait_matching.pending(mailbox, "a", NOW) == 599
+    assert wait_matches.pending(mailbox, "a", NOW) == 599
 
 
 def test_events_that_are_read_are_found_without_looking_at_those_sent_after_them() -> None:

@@ -20,7 +20,7 @@ from perdure.kernel.rules.delivery import FromCommit
 from perdure.kernel.runs import Run
 from perdure.kernel.shared import SharedWrites
 from perdure.kernel.tasks import TaskWrites
-from perdure.kernel.wait_matching import Mailbox
+from perdure.kernel.wait_matches import Mailbox
 
 
 class BatchBuilder:

@@ -25,7 +25,7 @@ from perdure.errors import EngineStopped, PerdureError, RunOwnedElsewhere, Store
 from perdure.kernel.ops import CheckFence, Op, Wake
 from perdure.kernel.rows import Engine
 from perdure.kernel.runs import Run
-from perdure.kernel.wait_matching import Mailbox
+from perdure.kernel.wait_matches import Mailbox
 from perdure.ports import Clock, LoadedRun, Probe, Store
 from perdure.values.limits import Limits
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from perdure.kernel.ops import Op
 from perdure.kernel.rows import Engine
 from perdure.kernel.runs import Run
-from perdure.kernel.wait_matching import Mailbox
+from perdure.kernel.wait_matches import Mailbox
 
 
 class Fence(Protocol):

@@ -37,7 +37,7 @@ from perdure.errors import (
     StoreMisconfigured,
     StoreUnavailable,
 )
-from perdure.kernel import wait_matching
+from perdure.kernel import wait_matches
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.decision import Decision
 from perdure.kernel.effects import Begin, Deliver, Effect, Proceed
@@ -251,7 +251,7 @@ class Settlement:
             for one in (await self._store.load(known[start : start + _RECOLLECTED_AT_ONCE])).values():
                 if one.run.owner == self._registration.engine.id:
                     builder.runs[one.run.id] = one.run
-                    builder.mailboxes[one.run.id] = wait_matching.opened(one.waits, one.events)
+                    builder.mailboxes[one.run.id] = wait_matches.opened(one.waits, one.events)
                     won = [e for e in one.events if e.position is not None]
                     for event in won:
                         committed.sent[event.id] = (*committed.sent.get(event.id, ()), one.run.id)

@@ -24,7 +24,7 @@ from perdure.kernel.runs import Audit, Outcome, Run
 from perdure.kernel.shared import SharedWrites
 from perdure.kernel.status import FINISHED, Status, check_transition
 from perdure.kernel.tasks import Task, TaskWrites
-from perdure.kernel.wait_matching import EMPTY, Mailbox
+from perdure.kernel.wait_matches import EMPTY, Mailbox
 
 Stored = tuple[tuple[Wait, ...], tuple[Event, ...]]
 

@@ -18,7 +18,7 @@ from perdure.kernel.rules.delivery import meet
 from perdure.kernel.rules.rollback import begin_rollback
 from perdure.kernel.runs import Audit, Run
 from perdure.kernel.status import ADVANCING, Status
-from perdure.kernel.wait_matching import EMPTY, Mailbox
+from perdure.kernel.wait_matches import EMPTY, Mailbox
 
 
 def goes_on(run: Run, op: ops.Advance, me: str) -> bool:

@@ -19,7 +19,7 @@ from perdure.kernel.events import DeadLetter, Event
 from perdure.kernel.rows import Wait
 from perdure.kernel.rules.unread_events import fallback_of
 from perdure.kernel.status import FINISHED
-from perdure.kernel.wait_matching import accepts
+from perdure.kernel.wait_matches import accepts
 
 SPREAD_MAX: Final = 500  # how many waits get a retained event in one commit
 _QUEUE_PAGE: Final = 100

@@ -17,7 +17,7 @@ from perdure.kernel.rules.children import cancel_child
 from perdure.kernel.rules.rollback import begin_rollback
 from perdure.kernel.runs import Audit, Outcome, Run
 from perdure.kernel.status import FINISHED, UNDOING, Status
-from perdure.kernel.wait_matching import EMPTY
+from perdure.kernel.wait_matches import EMPTY
 
 
 def cancel(run: Run | None, op: ops.Cancel, me: str, inputs: DecisionInput) -> Decision:

@@ -5,7 +5,7 @@ How often a run has continued is in perdure/kernel/lives.py, and `continue_as` i
 
 from __future__ import annotations
 
-from perdure.kernel import ops, wait_matching
+from perdure.kernel import ops, wait_matches
 from perdure.kernel.decision import Decision, DecisionInput, move, note
 from perdure.kernel.effects import Begin, Drop
 from perdure.kernel.lives import next_life
@@ -36,11 +36,11 @@ def continue_run(run: Run, op: ops.Advance, me: str, inputs: DecisionInput) -> D
         started_at=op.at,
         origin=next_life(run.origin or continuation.origin),
     )
-    mailbox = wait_matching.read_ahead(inputs.mailbox, op.read_ahead) if op.read_ahead else inputs.mailbox
+    mailbox = wait_matches.read_ahead(inputs.mailbox, op.read_ahead) if op.read_ahead else inputs.mailbox
     return Decision(
         run=run,
         row=True,
-        mailbox=wait_matching.continue_anew(mailbox, op.events_read),
+        mailbox=wait_matches.continue_anew(mailbox, op.events_read),
         continued=True,
         input=continuation.input,
         events_read=op.events_read + op.read_ahead,

@@ -6,7 +6,7 @@ Retries of steps are in perdure/values/retry.py.
 from __future__ import annotations
 
 from perdure.errors import RunNotRetryable
-from perdure.kernel import ops, wait_matching
+from perdure.kernel import ops, wait_matches
 from perdure.kernel.decision import Decision, DecisionInput, check_version, mine_or_free, move
 from perdure.kernel.effects import Begin
 from perdure.kernel.rules import artifacts
@@ -50,7 +50,7 @@ def retry(run: Run | None, op: ops.Retry, me: str, inputs: DecisionInput) -> Dec
     )
     mailbox = inputs.mailbox
     for event in op.events:
-        mailbox, _ = wait_matching.put(mailbox, event)
+        mailbox, _ = wait_matches.put(mailbox, event)
     decision = Decision(
         run=run,
         row=True,

@@ -23,7 +23,7 @@ from perdure.kernel.ops import Advance, End
 from perdure.kernel.pieces import PIECE_ITEMS_MAX, Pieces, at_once, parts
 from perdure.kernel.rows import Entry, Staged, Wait
 from perdure.kernel.runs import Run
-from perdure.kernel.wait_matching import Mailbox
+from perdure.kernel.wait_matches import Mailbox
 from perdure.models.functions.artifacts import ArtifactOutput
 from perdure.models.functions.commands import Ask, Continued
 from perdure.models.functions.compensation import Compensation

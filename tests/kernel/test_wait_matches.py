@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from perdure.errors import InvariantViolated
-from perdure.kernel import wait_matching
+from perdure.kernel import wait_matches
 from perdure.kernel.events import Event
 from perdure.kernel.ops import Advance
 from perdure.kernel.rows import Wait
 from perdure.kernel.rules.delivery import meet
-from perdure.kernel.wait_matching import EMPTY, Mailbox
+from perdure.kernel.wait_matches import EMPTY, Mailbox
 from tests.kernel.examples import NOW
 
 
@@ -28,22 +28,22 @@ def a_wait(position: str = "1", name: str = "a", **fields: Any) -> Wait:
 
 
 def with_waits(*waits: Wait) -> Mailbox:
-    return wait_matching.add_waits(EMPTY, waits)
+    return wait_matches.add_waits(EMPTY, waits)
 
 
 def test_an_event_wins_the_position_that_was_opened_first() -> None:
-    mailbox, given = wait_matching.put(with_waits(a_wait("2"), a_wait("1")), an_event())
+    mailbox, given = wait_matches.put(with_waits(a_wait("2"), a_wait("1")), an_event())
     assert (given.position, dict(mailbox.won)) == ("2", {"2": (0, "e")})
-    mailbox, given = wait_matching.put(mailbox, an_event("e-2"))
+    mailbox, given = wait_matches.put(mailbox, an_event("e-2"))
     assert given.position == "1"
-    mailbox, given = wait_matching.put(mailbox, an_event("e-3"))
+    mailbox, given = wait_matches.put(mailbox, an_event("e-3"))
     assert given.position is None
 
 
 def test_a_stored_box_has_the_order_of_waiting_and_of_sending() -> None:
     waits = [a_wait("10", number=5), a_wait("2", number=3), a_wait("3", number=4)]
     events = [an_event("z", number=2), an_event("y", number=1)]
-    mailbox = wait_matching.opened(waits, events)
+    mailbox = wait_matches.opened(waits, events)
     assert list(mailbox.waits) == ["2", "3", "10"]
     assert [event.id for event in mailbox.events] == ["y", "z"]
 
@@ -57,104 +57,104 @@ def test_positions_without_an_event_among_their_options_are_not_watched() -> Non
 
 
 def test_a_stored_position_that_was_won_by_an_end_is_won() -> None:
-    mailbox = wait_matching.opened([a_wait(kind="run", name="run", target="x", due_at=0), a_wait("2")], [])
+    mailbox = wait_matches.opened([a_wait(kind="run", name="run", target="x", due_at=0), a_wait("2")], [])
     assert mailbox.won.keys() == {"1"}
-    again = wait_matching.add_waits(mailbox, [a_wait(kind="run", name="run", target="x")])
+    again = wait_matches.add_waits(mailbox, [a_wait(kind="run", name="run", target="x")])
     assert not again.won
-    assert wait_matching.is_open(again, "2")
+    assert wait_matches.is_open(again, "2")
 
 
 def test_what_an_end_has_won_is_known_until_its_position_is_done_with() -> None:
-    mailbox = wait_matching.fire(wait_matching.fire(EMPTY, "1", 0), "2", 0)
-    mailbox = wait_matching.close(mailbox, ["1"], [])
+    mailbox = wait_matches.fire(wait_matches.fire(EMPTY, "1", 0), "2", 0)
+    mailbox = wait_matches.close(mailbox, ["1"], [])
     assert mailbox.won.keys() == {"2"}
-    assert wait_matching.close(mailbox, ["2"], []) is EMPTY
-    assert wait_matching.continue_anew(mailbox, []) is EMPTY
+    assert wait_matches.close(mailbox, ["2"], []) is EMPTY
+    assert wait_matches.continue_anew(mailbox, []) is EMPTY
 
 
 def test_an_end_that_won_elsewhere_does_not_keep_events_from_open_positions() -> None:
-    mailbox = wait_matching.fire(wait_matching.add_waits(wait_matching.opened([], [an_event()]), [a_wait("1")]), "7", 0)
-    _, winners = wait_matching.settle(mailbox, NOW)
+    mailbox = wait_matches.fire(wait_matches.add_waits(wait_matches.opened([], [an_event()]), [a_wait("1")]), "7", 0)
+    _, winners = wait_matches.settle(mailbox, NOW)
     assert [event.position for event in winners] == ["1"]
 
 
 def test_settling_gives_open_positions_the_earliest_that_fit_and_have_not_expired() -> None:
     events = [an_event("old", expires_at=NOW), an_event("b", "b"), an_event("e-1"), an_event("e-2")]
-    mailbox = wait_matching.opened([], events)
-    mailbox = wait_matching.add_waits(mailbox, [a_wait("1"), a_wait("2", where=(("colour", '"red"'),)), a_wait("3")])
-    mailbox, winners = wait_matching.settle(mailbox, NOW)
+    mailbox = wait_matches.opened([], events)
+    mailbox = wait_matches.add_waits(mailbox, [a_wait("1"), a_wait("2", where=(("colour", '"red"'),)), a_wait("3")])
+    mailbox, winners = wait_matches.settle(mailbox, NOW)
     assert [(event.id, event.position) for event in winners] == [("e-1", "1"), ("e-2", "3")]
-    assert wait_matching.settle(mailbox, NOW)[1] == []
+    assert wait_matches.settle(mailbox, NOW)[1] == []
 
 
 def test_a_where_needs_every_field() -> None:
     wait = a_wait(where=(("colour", '"red"'), ("size", "1")))
-    assert wait_matching.accepts(wait, an_event(fields={"size": "1", "colour": '"red"', "more": "2"}))
-    assert not wait_matching.accepts(wait, an_event(fields={"colour": '"red"'}))
-    assert not wait_matching.accepts(wait, an_event(fields={"colour": '"red"', "size": '"1"'}))
+    assert wait_matches.accepts(wait, an_event(fields={"size": "1", "colour": '"red"', "more": "2"}))
+    assert not wait_matches.accepts(wait, an_event(fields={"colour": '"red"'}))
+    assert not wait_matches.accepts(wait, an_event(fields={"colour": '"red"', "size": '"1"'}))
 
 
 def test_a_closed_position_frees_what_was_sent_and_leaves_what_was_shared() -> None:
-    mailbox, _ = wait_matching.put(with_waits(a_wait("1"), a_wait("2")), an_event("mine"))
-    mailbox = wait_matching.give(mailbox, an_event("shared", position="2", shared=True))
-    assert wait_matching.give(mailbox, an_event("shared", position="2", shared=True)) is mailbox
-    closed = wait_matching.close(mailbox, ["1", "2"], [])
+    mailbox, _ = wait_matches.put(with_waits(a_wait("1"), a_wait("2")), an_event("mine"))
+    mailbox = wait_matches.give(mailbox, an_event("shared", position="2", shared=True))
+    assert wait_matches.give(mailbox, an_event("shared", position="2", shared=True)) is mailbox
+    closed = wait_matches.close(mailbox, ["1", "2"], [])
     assert [(event.id, event.position) for event in closed.events] == [("mine", None)]
     assert closed.won == {}
-    assert wait_matching.close(mailbox, ["1", "2"], ["mine"]) is EMPTY
+    assert wait_matches.close(mailbox, ["1", "2"], ["mine"]) is EMPTY
 
 
 def test_expired_events_do_not_count_and_are_forgotten_unless_they_have_won() -> None:
-    mailbox, _ = wait_matching.put(with_waits(a_wait()), an_event("won", expires_at=NOW))
-    mailbox, _ = wait_matching.put(mailbox, an_event("expired", expires_at=NOW))
-    mailbox, _ = wait_matching.put(mailbox, an_event("fresh"))
-    assert wait_matching.pending(mailbox, "a", NOW) == 1
-    assert [event.id for event in wait_matching.without_expired(mailbox, NOW).events] == ["won", "fresh"]
-    assert wait_matching.without_expired(mailbox, NOW - 1) is mailbox
+    mailbox, _ = wait_matches.put(with_waits(a_wait()), an_event("won", expires_at=NOW))
+    mailbox, _ = wait_matches.put(mailbox, an_event("expired", expires_at=NOW))
+    mailbox, _ = wait_matches.put(mailbox, an_event("fresh"))
+    assert wait_matches.pending(mailbox, "a", NOW) == 1
+    assert [event.id for event in wait_matches.without_expired(mailbox, NOW).events] == ["won", "fresh"]
+    assert wait_matches.without_expired(mailbox, NOW - 1) is mailbox
 
 
 def test_a_timer_wins_an_open_position_once() -> None:
-    mailbox = wait_matching.fire(with_waits(a_wait()), "1", 1)
-    assert not wait_matching.is_open(mailbox, "1")
-    mailbox, given = wait_matching.put(mailbox, an_event())
+    mailbox = wait_matches.fire(with_waits(a_wait()), "1", 1)
+    assert not wait_matches.is_open(mailbox, "1")
+    mailbox, given = wait_matches.put(mailbox, an_event())
     assert given.position is None
 
 
 def test_what_a_position_would_be_given_is_what_settling_gives_it() -> None:
     events = [an_event("old", expires_at=NOW), an_event("b", "b"), an_event("e-1"), an_event("e-2")]
-    mailbox = wait_matching.opened([], events)
+    mailbox = wait_matches.opened([], events)
     options = [a_wait("1", kind="timer", name="timer"), a_wait("1", option=1), a_wait("1", "b", option=2)]
-    found = wait_matching.first_of(mailbox, options, NOW)
+    found = wait_matches.first_of(mailbox, options, NOW)
     assert found is not None
     left, event, option = found
     assert (event.id, option) == ("b", 2)
     assert [other.id for other in left.events] == ["old", "e-1", "e-2"]
-    _, (given,) = wait_matching.settle(wait_matching.add_waits(mailbox, options), NOW)
+    _, (given,) = wait_matches.settle(wait_matches.add_waits(mailbox, options), NOW)
     assert (given.id, given.option) == (event.id, option)
-    assert wait_matching.first_of(mailbox, [a_wait("1", "c")], NOW) is None
-    assert wait_matching.first_of(mailbox, [a_wait("1", where=(("colour", '"red"'),))], NOW) is None
+    assert wait_matches.first_of(mailbox, [a_wait("1", "c")], NOW) is None
+    assert wait_matches.first_of(mailbox, [a_wait("1", where=(("colour", '"red"'),))], NOW) is None
 
 
 def test_what_was_read_ahead_is_gone_even_if_it_has_expired_since() -> None:
-    mailbox = wait_matching.opened([], [an_event("e-1"), an_event("e-2"), an_event("e-3")])
-    left = wait_matching.read_ahead(mailbox, ["e-2", "gone"])
+    mailbox = wait_matches.opened([], [an_event("e-1"), an_event("e-2"), an_event("e-3")])
+    left = wait_matches.read_ahead(mailbox, ["e-2", "gone"])
     assert [event.id for event in left.events] == ["e-1", "e-3"]
-    assert wait_matching.read_ahead(mailbox, ["e-1", "e-2", "e-3"]) is EMPTY
+    assert wait_matches.read_ahead(mailbox, ["e-1", "e-2", "e-3"]) is EMPTY
 
 
 def test_what_has_won_a_wait_is_not_read_ahead() -> None:
-    mailbox, _ = wait_matching.put(with_waits(a_wait("1")), an_event())
+    mailbox, _ = wait_matches.put(with_waits(a_wait("1")), an_event())
     with pytest.raises(InvariantViolated, match="have won a wait"):
-        wait_matching.read_ahead(mailbox, ["e"])
+        wait_matches.read_ahead(mailbox, ["e"])
 
 
 def test_an_event_of_which_the_position_is_known_wins_nothing_else() -> None:
     mailbox = with_waits(a_wait("1"), a_wait("2"))
-    mailbox, given = wait_matching.put(mailbox, an_event(), only_at="2")
+    mailbox, given = wait_matches.put(mailbox, an_event(), only_at="2")
     assert given.position == "2"
-    mailbox, given = wait_matching.put(mailbox, an_event("e-2"), only_at="2")
+    mailbox, given = wait_matches.put(mailbox, an_event("e-2"), only_at="2")
     assert given.position is None
-    _, given = wait_matching.put(mailbox, an_event("e-3"), only_at="3")
+    _, given = wait_matches.put(mailbox, an_event("e-3"), only_at="3")
     assert given.position is None
 
 
@@ -165,7 +165,7 @@ def test_what_is_unread_never_fits_what_is_open_whatever_was_looked_at(seed: int
     mailbox, opened = EMPTY, 0
     for number in range(200):
         if chance.random() < 0.5:
-            mailbox, _ = wait_matching.put(mailbox, an_event(f"e-{number}", chance.choice("abc")))
+            mailbox, _ = wait_matches.put(mailbox, an_event(f"e-{number}", chance.choice("abc")))
         else:
             dropped = tuple(position for position in mailbox.waits if chance.random() < 0.3)
             given = [mailbox.given[position][1].id for position in dropped if position in mailbox.given]
@@ -181,23 +181,23 @@ def test_what_is_unread_never_fits_what_is_open_whatever_was_looked_at(seed: int
             )
             met, _ = meet(mailbox, op)
             mailbox = mailbox if met is None else met
-        assert wait_matching.settle(mailbox, NOW)[1] == []
+        assert wait_matches.settle(mailbox, NOW)[1] == []
 
 
 def test_an_advance_does_not_look_at_positions_that_were_open_before(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[Wait] = []
-    accepts = wait_matching.accepts
+    accepts = wait_matches.accepts
     mailbox = with_waits(*[a_wait(str(number), where=(("n", str(number)),)) for number in range(1_000)])
-    mailbox, _ = wait_matching.put(mailbox, an_event("other", fields={"n": "none"}))
+    mailbox, _ = wait_matches.put(mailbox, an_event("other", fields={"n": "none"}))
 
     def counting(wait: Wait, event: Event) -> bool:
         looked.append(wait)
         return accepts(wait, event)
 
-    monkeypatch.setattr(wait_matching, "accepts", counting)
+    monkeypatch.setattr(wait_matches, "accepts", counting)
     meet(mailbox, Advance(run_id="r-1", at=NOW, claim=1, cause="", waits=(a_wait("x"),), waits_dropped=("5",)))
-    wait_matching.put(mailbox, an_event("answer"), only_at="7")
-    _, given = wait_matching.put(mailbox, an_event("number", fields={"n": "900"}))
+    wait_matches.put(mailbox, an_event("answer"), only_at="7")
+    _, given = wait_matches.put(mailbox, an_event("number", fields={"n": "900"}))
     assert given.position == "900"
     assert [wait.position for wait in looked] == ["x", "7"]
 
@@ -213,7 +213,7 @@ def test_events_go_where_a_plain_search_would_put_them(seed: int) -> None:
             sent += 1
             fields = {"x": chance.choice("12"), **({"y": chance.choice("12")} if chance.random() < 0.5 else {})}
             event = an_event(f"e-{sent}", chance.choice("ab"), fields=fields, expires_at=NOW + 10)
-            mailbox, given = wait_matching.put(mailbox, event)
+            mailbox, given = wait_matches.put(mailbox, event)
             assert (given.position, given.option) == plain.put(event)
         else:
             dropped = tuple(position for position in mailbox.in_order() if chance.random() < 0.2)
@@ -251,7 +251,7 @@ class Plain:
         self._sent += 1
         for position, group in self.waits.items():
             for wait in group if position not in self.won else ():
-                if wait_matching.accepts(wait, event):
+                if wait_matches.accepts(wait, event):
                     self.won[position] = wait.option, event.id
                     return position, wait.option
         return None, 0
@@ -267,7 +267,7 @@ class Plain:
         for position, group in self.waits.items():
             taken = {event_id for _, event_id in self.won.values()}
             for _, event in self.events if position not in self.won else ():
-                options = [wait.option for wait in group if wait_matching.accepts(wait, event)]
+                options = [wait.option for wait in group if wait_matches.accepts(wait, event)]
                 if options and event.id not in taken:
                     self.won[position] = options[0], event.id
                     winners.append((event.id, position, options[0]))
