@@ -345,8 +345,8 @@ DECIDING = {
         "batch_context",
         "damage",
         "decision_inputs",
-        "decisions",
-        "items",
+        "batch_decisions",
+        "queued_ops",
         "memory",
         "shared",
     )

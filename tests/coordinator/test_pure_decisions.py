@@ -48,7 +48,9 @@ from perdure.testing.environment import StoreSource
 # ---------------------------------------------------------------------------------------------------------------------
 # What is watched
 
-DECIDING = {"batch_builder", "batch_context", "damage", "decision_inputs", "decisions", "items", "memory", "shared"}
+DECIDING = {
+    "batch_builder", "batch_context", "batch_decisions", "damage", "decision_inputs", "memory", "queued_ops", "shared",
+}  # fmt: skip
 ALLOWED = ("perdure.kernel.", "perdure.errors")
 # Libraries that compute and nothing else, and what makes classes of `from __future__` annotations.
 PLAIN = ("msgspec", "enum", "collections", "typing", "re", "abc", "functools", "contextlib", "builtins", "json")
