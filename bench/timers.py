@@ -12,7 +12,7 @@ from msgspec.json import decode
 from bench.figures import Figures, percentile
 from perdure import Engine, sleep, workflow
 from perdure.kernel.batch import Batch, Committed
-from perdure.kernel.records import Entry
+from perdure.kernel.rows import Entry
 from perdure.storage.sqlite import SqliteStore
 
 

@@ -209,7 +209,7 @@ def test_errors_import_the_rest_for_types_only_and_only_the_kernel() -> None:
         ("perdure.api.runs", "perdure.runtime", "api is below runtime"),
         ("perdure.session", "perdure.api.runs", "session is below api"),
         ("perdure.views", "perdure.api.runs", "views is below api"),
-        ("perdure.kernel.records", "perdure.values.limits", "kernel is below values"),
+        ("perdure.kernel.rows", "perdure.values.limits", "kernel is below values"),
         ("perdure.models.functions.runner", "perdure", "models is below facade"),
         (
             "perdure.coordinator.inbox",
@@ -237,7 +237,7 @@ def test_an_import_against_the_plan_is_refused(importer: str, imported: str, why
         ("perdure.http.routes.runs", "perdure.api.runs"),
         ("perdure.runtime", "perdure.api.topics"),
         ("perdure.api.runs", "perdure.session"),
-        ("perdure.values.limits", "perdure.kernel.records"),
+        ("perdure.values.limits", "perdure.kernel.rows"),
         ("perdure.models.graphs.runner", "perdure.models.graphs.define"),
         ("perdure.models.graphs.runner", "perdure.models.functions.loop"),
         ("perdure.models.graphs.runner", "perdure.models.calls"),
@@ -341,8 +341,8 @@ DECIDING = {
         "batch_context",
         "damage",
         "decision_inputs",
-        "decisions",
-        "items",
+        "batch_decisions",
+        "queued_ops",
         "memory",
         "shared",
     )
@@ -358,7 +358,7 @@ def test_deciding_a_batch_sees_only_the_kernel_and_values() -> None:
                 top = name.split(".")[0]
                 is_own = name in DECIDING or name in {"perdure.errors", "perdure.ports"} or ".kernel" in name
                 # An item has a future for its reply, which is answered after the commit.
-                is_future = name == "asyncio" and path.name == "items.py"
+                is_future = name == "asyncio" and path.name == "queued_ops.py"
                 if (top == "perdure" and not is_own) or (top in KERNEL_MUST_NOT_IMPORT and not is_future):
                     wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
             wrong += [

@@ -81,3 +81,14 @@ def test_methods_that_pages_call_exist(page: Path) -> None:
         if found is None:
             missing.append(f"{name}.{path}")
     assert not missing
+
+
+def files_of_topics() -> list[str]:
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("| topic | file |")[2].partition("\n\n")[0]
+    return re.findall(r"`([^`]+)`", table)
+
+
+def test_every_topic_names_a_file() -> None:
+    lost = [name for name in files_of_topics() if not (ROOT / "src" / "perdure" / name).is_file()]
+    assert files_of_topics()
+    assert not lost, "CONTRIBUTING.md, 'Where things are', names files that do not exist"

@@ -12,22 +12,15 @@ from perdure.client import Client
 from perdure.engine import Engine
 from perdure.kernel.rules.delivery import Delivered, Queued, TargetFinished, TargetNotFound
 from perdure.models.functions.artifacts import stage
-from perdure.models.functions.children import ChildHandle, continue_as, run_of, start
+from perdure.models.functions.children import ChildHandle, run_of, start
 from perdure.models.functions.compensation import compensate
-from perdure.models.functions.context import (
-    CurrentRun,
-    CurrentStep,
-    TimeReached,
-    current_run,
-    current_step,
-    resource,
-    sleep,
-    sleep_until,
-)
+from perdure.models.functions.context import CurrentRun, CurrentStep, current_run, current_step, resource
+from perdure.models.functions.continuation import continue_as
 from perdure.models.functions.define import RunCall, Step, StepCall, Stub, Workflow, step, stub, workflow
 from perdure.models.functions.events import Event, NamedEvent
 from perdure.models.functions.publications import Stream, publish, stream
 from perdure.models.functions.tasks import NewArtifact, task
+from perdure.models.functions.timers import TimeReached, sleep, sleep_until
 from perdure.models.functions.waits import RunEnded, event, first, receive, timer, timer_at
 from perdure.values.limits import Limits
 from perdure.values.retry import Retry

@@ -1,15 +1,7 @@
 """Graphs: workflows as nodes and edges. The vocabulary beyond that of `perdure` itself."""
 
 from perdure.models.bridges.graph_emissions import emit
-from perdure.models.graphs.define import Graph
-from perdure.models.graphs.kinds import Kind, add_kind
-from perdure.models.graphs.network import Network
-from perdure.models.graphs.records import Example, ModelProfile, PromptSpec
-from perdure.models.graphs.secrets import Secrets
-from perdure.models.graphs.spec import END, TERMINATE, GraphLimits
-from perdure.models.graphs.stored import DefinitionView
-from perdure.models.graphs.token_views import GraphEvent, GraphEvents, GraphToken, JoinTokens, NodeTokens, TokensView
-from perdure.models.graphs.words import (
+from perdure.models.graphs.builder_functions import (
     NodeRef,
     action,
     all_of,
@@ -34,6 +26,14 @@ from perdure.models.graphs.words import (
     timer,
     wait,
 )
+from perdure.models.graphs.define import Graph
+from perdure.models.graphs.kinds import Kind, add_kind
+from perdure.models.graphs.network import Network
+from perdure.models.graphs.records import Example, ModelProfile, PromptSpec
+from perdure.models.graphs.secrets import Secrets
+from perdure.models.graphs.spec import END, TERMINATE, GraphLimits
+from perdure.models.graphs.stored import DefinitionView
+from perdure.models.graphs.token_views import GraphEvent, GraphEvents, GraphToken, JoinTokens, NodeTokens, TokensView
 
 __all__ = [
     "END",

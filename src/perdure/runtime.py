@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import msgspec
 
+from perdure.api.deadlocks import StandstillWatch
 from perdure.api.events import Events
 from perdure.api.function_emissions import FunctionEmissions
 from perdure.api.obstacles import Strandings
 from perdure.api.records import Records
 from perdure.api.runs import Runs
-from perdure.api.standstill import StandstillWatch
 from perdure.api.stranded_runs import warn_of_missing_code
 from perdure.api.topics import announce_handlers
 from perdure.coordinator.due_runs import Waker
@@ -27,15 +27,15 @@ from perdure.coordinator.turns import in_turns
 from perdure.errors import DeadlineExceeded, EngineStopped, Fenced, PerdureError, StoreError
 from perdure.kernel import ops
 from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Examine, Finish, Notified, Proceed, Published, Rearm
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.kernel.status import ACTIVE, FINISHED
 from perdure.models.bridges.function_emissions import EmissionAccess
 from perdure.models.common.deployment import DEPLOYMENT
 from perdure.models.common.host_parts import HostParts
 from perdure.models.common.resources import Resources
 from perdure.models.cooperation.host import OperationHost
-from perdure.models.cooperation.levels import Levels
 from perdure.models.cooperation.live import LiveOperation
+from perdure.models.cooperation.nesting_depth import Levels
 from perdure.models.functions.block_watch import BlockWatch
 from perdure.models.functions.catalogue import Catalogue
 from perdure.models.functions.compensation import is_waiting

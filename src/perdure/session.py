@@ -18,22 +18,22 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 from msgspec import Struct
 
+from perdure.coordinator.call_patience import outside_of_calls
 from perdure.coordinator.coordinator import Coordinator
 from perdure.coordinator.followers import Followers
 from perdure.coordinator.mail import MailRoom
-from perdure.coordinator.patience import Patience, patient, reporting
-from perdure.coordinator.silence import outside_of_calls
+from perdure.coordinator.store_retries import Patience, patient, reporting
 from perdure.coordinator.watch import Watch
 from perdure.errors import EngineStopped, Misuse, StoreError, StoreMisconfigured
 from perdure.kernel import ops
 from perdure.kernel.effects import Effect
-from perdure.kernel.records import Engine as EngineRow
+from perdure.kernel.rows import Engine as EngineRow
 from perdure.models.common.transactions import holds_writer
-from perdure.models.cooperation.cancellation import TokenMembers
 from perdure.models.cooperation.handler_registry import HandlerRegistry
 from perdure.models.cooperation.live import LiveOperation
 from perdure.models.cooperation.rows import RowCodec
 from perdure.models.cooperation.runner import OperationRunner
+from perdure.models.cooperation.token_cancellation import TokenMembers
 from perdure.models.cooperation.versions import Operations
 from perdure.models.functions.define import RunCall, Workflow
 from perdure.models.graphs.event_pages import EventPages

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from perdure.errors import InvariantViolated
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.kernel.status import FINISHED, Status
 from perdure.ports import RunFilter
 from perdure.testing import check_store

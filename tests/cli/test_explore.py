@@ -50,6 +50,7 @@ def test_without_a_world_only_results_are_compared(shell: Shell) -> None:
         "@workflow\nasync def adds(a: int) -> int: return await add(a)\n"
     )
     assert "nothing was found" in shell("explore", "plain:adds", "--input", '{"a": 2}').out
+    assert "nothing was found" in shell.terminal("explore", "plain:adds", "a=2")
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 
 from perdure import Engine, current_step
 from perdure.kernel.batch import Batch, Committed
-from perdure.kernel.cooperation import read_origin
+from perdure.kernel.lineages import Lineage, read_origin
 from perdure.models.cooperation.context import EMPTY, Context
 from perdure.models.cooperation.define import Operation
-from perdure.models.cooperation.events import EventType, Lineage, Message, MessageEvent, ReturnValue
+from perdure.models.cooperation.message_events import EventType, Message, MessageEvent
 from perdure.models.cooperation.moves import NewRun
+from perdure.models.cooperation.return_values import ReturnValue
 from perdure.models.cooperation.rows import RowCodec
 from perdure.models.cooperation.topics import Topic
 from perdure.models.functions.define import RunCall, Workflow

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from perdure.models.cooperation.events import EventType, MessageEvent, State
+from perdure.models.cooperation.message_events import EventType, MessageEvent, State
 from perdure.testing.faults import CRASH_POINTS, Point
 from tests.cooperation.world import Seen, World
 

@@ -10,7 +10,7 @@ import pytest
 
 from perdure.cooperation import Failure, NextStep, Operation, Scope, go_on, go_to, repeat
 from perdure.errors import ScopeFailed, UnstorableValue
-from perdure.models.cooperation.events import State
+from perdure.models.cooperation.message_events import State
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
 from tests.cooperation.everywhere import Everywhere

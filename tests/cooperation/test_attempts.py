@@ -13,7 +13,7 @@ import pytest
 from perdure import Retry, current_step
 from perdure.cooperation import Failure, InfrastructureFailed, Operation, Scope
 from perdure.errors import InvalidDefinition, NonRetryable, ScopeFailed, StoreBusy
-from perdure.models.cooperation.events import EventType, State
+from perdure.models.cooperation.message_events import EventType, State
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
 from tests.cooperation.everywhere import Everywhere

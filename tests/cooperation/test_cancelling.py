@@ -16,7 +16,7 @@ from perdure.cooperation import Failure, Operation, Scope
 from perdure.errors import ScopeFailed
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.cooperation import MessageEventRow
-from perdure.kernel.records import Mail
+from perdure.kernel.rows import Mail
 from perdure.ports import Store
 from perdure.testing import Environment, StoreProxy, YieldPoints
 from perdure.testing.environment import StoreSource

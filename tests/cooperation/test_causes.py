@@ -12,11 +12,11 @@ from perdure.cooperation import Failure, Operation, Scope
 from perdure.errors import ScopeFailed
 from perdure.kernel.cooperation import MessageEventRow
 from perdure.models.cooperation.causes import READ_MAX, resolved, whole
+from perdure.models.cooperation.child_failures import child_failure
 from perdure.models.cooperation.failures import (
     LEVELS_MAX,
     SHOWN_MAX,
     as_stored,
-    child_failure,
     gave_up,
     placed,
     reference,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.cooperation import Failure, Operation, Scope, go_to
-from perdure.models.cooperation.events import State
+from perdure.models.cooperation.message_events import State
 from tests.cooperation.everywhere import Everywhere
 from tests.cooperation.shop import Book, operation, topic
 from tests.cooperation.test_order import only, world_of

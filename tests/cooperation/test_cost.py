@@ -13,11 +13,11 @@ import pytest
 
 from perdure import Engine, Limits
 from perdure.cooperation import CancellationToken, Failure, NextStep, Operation, Scope, Topic, repeat
-from perdure.coordinator import decisions
-from perdure.coordinator.decisions import DECIDED_AT_ONCE_MAX
+from perdure.coordinator import batch_decisions
+from perdure.coordinator.batch_decisions import DECIDED_AT_ONCE_MAX
 from perdure.errors import InvalidArguments, ScopeFailed
 from perdure.kernel.decide import decide
-from perdure.models.cooperation.advances import Advances
+from perdure.models.cooperation.activations import Activations
 from perdure.models.cooperation.turns import BEGUN_AT_ONCE_MAX
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
@@ -205,8 +205,8 @@ async def test_what_is_done_in_one_turn_of_the_loop_does_not_grow_with_the_child
     source: StoreSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turn = Turn()
-    monkeypatch.setattr(decisions, "decide", turn.counting("decided", decide))
-    monkeypatch.setattr(Advances, "go_on", turn.counting("went on", Advances.go_on))
+    monkeypatch.setattr(batch_decisions, "decide", turn.counting("decided", decide))
+    monkeypatch.setattr(Activations, "go_on", turn.counting("went on", Activations.go_on))
     async with Environment(wide(), source) as env:
         watching = asyncio.create_task(turn.watch())
         await fan_out(env, 2_000)

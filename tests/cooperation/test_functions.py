@@ -15,7 +15,7 @@ from perdure.cooperation import Operation, Scope, emit
 from perdure.errors import RunFailed, ScopeFailed
 from perdure.graph import Graph, assign, terminate
 from perdure.graph import emit as emit_node
-from perdure.models.cooperation.events import State
+from perdure.models.cooperation.message_events import State
 from perdure.testing import Environment, run_with_crashes
 from perdure.testing.environment import StoreSource
 from tests.cooperation.engines import EngineWorld

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from perdure.cooperation import Failure, Operation, Scope, Topic, go_on, repeat
-from perdure.models.cooperation.events import EventType, MessageEvent, State, covers, state_of
+from perdure.kernel.lineages import covers
+from perdure.models.cooperation.message_events import EventType, MessageEvent, State, state_of
 from perdure.models.cooperation.moves import NewRun
 from tests.cooperation.shop import Book, topic
 from tests.cooperation.world import World

@@ -11,8 +11,9 @@ import pytest
 from perdure.cooperation import Failure, Operation, Scope
 from perdure.errors import InvalidArguments, RunFinished, ScopeFailed
 from perdure.kernel.status import Status
-from perdure.models.cooperation.context import HAPPY_DEADLINE, NOT_BEFORE
-from perdure.models.cooperation.events import EventType, State
+from perdure.models.cooperation.context import NOT_BEFORE
+from perdure.models.cooperation.deadlines import HAPPY_DEADLINE
+from perdure.models.cooperation.message_events import EventType, State
 from perdure.testing import Environment, run_with_crashes
 from perdure.testing.environment import StoreSource
 from tests.cooperation.everywhere import Everywhere

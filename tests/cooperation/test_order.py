@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from perdure.cooperation import Operation
-from perdure.models.cooperation.events import EventType, State
+from perdure.models.cooperation.message_events import EventType, State
 from tests.cooperation.everywhere import Everywhere
 from tests.cooperation.shop import Book, operation, topic
 from tests.cooperation.world import World

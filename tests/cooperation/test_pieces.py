@@ -13,9 +13,9 @@ import pytest
 from perdure.cooperation import Operation, Scope
 from perdure.errors import ScopeFailed
 from perdure.kernel import pieces
-from perdure.kernel.cooperation import extended
+from perdure.kernel.lineages import extended
 from perdure.kernel.pieces import PIECE_ITEMS_MAX
-from perdure.models.cooperation import emissions, requests
+from perdure.models.cooperation import emissions, handler_runs, missing_handlers
 from perdure.models.cooperation.drafts import Drafts
 from perdure.models.cooperation.live import LiveOperation
 from perdure.models.cooperation.machine import next_move
@@ -88,7 +88,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
 
 
 def drafts_of(env: Environment) -> Drafts:
-    return env.engine.runtime.operations._advances.drafts  # pyright: ignore[reportPrivateUsage]
+    return env.engine.runtime.operations._activations.drafts  # pyright: ignore[reportPrivateUsage]
 
 
 async def runs_of(env: Environment) -> Counter[str]:
@@ -118,7 +118,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Turn:
         (RowCodec, "event"),
         (RowCodec, "message"),
         (LiveOperation, "__init__"),
-        (emissions.Emitter, "_new_run"),
+        (handler_runs.Emitter, "_new_run"),
         (Notifications, "undo"),
     ):
         monkeypatch.setattr(owner, name, turn.counting(name, getattr(owner, name)))
@@ -194,7 +194,7 @@ async def test_those_who_join_late_are_not_looked_at_one_by_one(
         asked += 1
         return next_move(*args)
 
-    monkeypatch.setattr(requests, "next_move", counting)
+    monkeypatch.setattr(missing_handlers, "next_move", counting)
     shop = Shop()
     async with Environment(shop.operations[:1], source, autojump_s=None) as env:
         await env.engine.topics.register(LEAF, "absent")

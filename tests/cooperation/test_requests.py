@@ -20,11 +20,11 @@ from perdure.cooperation import (
     TimeWindow,
 )
 from perdure.errors import Misuse, RunFinished
-from perdure.models.cooperation.context import HAPPY_DEADLINE, ROLLBACK_DEADLINE
-from perdure.models.cooperation.events import EventType, State
+from perdure.models.cooperation.deadlines import HAPPY_DEADLINE, ROLLBACK_DEADLINE
 from perdure.models.cooperation.machine import next_move
+from perdure.models.cooperation.message_events import EventType, State
+from perdure.models.cooperation.missing_handlers import complete, complete_rollback, dismiss, join
 from perdure.models.cooperation.moves import Dismiss, Take, Wait, Writes
-from perdure.models.cooperation.requests import complete, complete_rollback, dismiss, join
 from tests.cooperation.everywhere import Everywhere
 from tests.cooperation.shop import Book, operation, topic
 from tests.cooperation.test_order import only, world_of

@@ -10,29 +10,23 @@ import pytest
 
 from perdure.cooperation import Context, Deadline, Failure, Key
 from perdure.errors import InvariantViolated, UnstorableValue
-from perdure.kernel.cooperation import (
+from perdure.kernel.lineages import (
     LINEAGE_WHOLE_MAX,
+    Kinship,
+    covers,
     depth_of,
     extended,
+    is_root_run,
+    is_run,
     origin_of,
     read_lineage,
     read_origin,
     shortened,
 )
-from perdure.models.cooperation.context import earlier, for_compensation
-from perdure.models.cooperation.events import (
-    EventType,
-    Kinship,
-    MessageEvent,
-    State,
-    check_rows,
-    covers,
-    in_order,
-    is_root_run,
-    is_run,
-    state_of,
-)
-from perdure.models.cooperation.failures import child_failure, rollback_failed, to_failure, trace
+from perdure.models.cooperation.child_failures import child_failure
+from perdure.models.cooperation.deadlines import earlier, for_compensation
+from perdure.models.cooperation.failures import rollback_failed, to_failure, trace
+from perdure.models.cooperation.message_events import EventType, MessageEvent, State, check_rows, in_order, state_of
 
 
 def row(seq: int, type: EventType, **columns: Any) -> MessageEvent:

@@ -19,7 +19,7 @@ import pytest
 from perdure.client import Client
 from perdure.engine import AnyClient
 from perdure.errors import ScopeFailed, StoreBusy
-from perdure.models.cooperation.events import EventType, State, state_of
+from perdure.models.cooperation.message_events import EventType, State, state_of
 from perdure.models.cooperation.rows import RowCodec
 from perdure.ports import PlainCodec, Store
 from perdure.storage import open_store

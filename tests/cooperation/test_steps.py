@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure.cooperation import Context, Failure, Key, Operation, Scope, go_on, go_to, repeat
-from perdure.models.cooperation.events import EventType, State
+from perdure.models.cooperation.message_events import EventType, State
 from tests.cooperation.everywhere import Everywhere
 from tests.cooperation.shop import Book, operation, topic
 from tests.cooperation.test_order import only, world_of

@@ -13,7 +13,7 @@ from perdure.api.outcomes import outcome_of
 from perdure.client import Client
 from perdure.cooperation import Failure, Operation, Scope
 from perdure.errors import ScopeFailed
-from perdure.models.cooperation.events import EventType
+from perdure.models.cooperation.message_events import EventType
 from perdure.ports import Store
 from perdure.testing import Environment, YieldPoints
 from perdure.testing.environment import StoreSource

@@ -16,13 +16,13 @@ from perdure.cooperation import Failure, Operation, Scope
 from perdure.errors import ScopeFailed
 from perdure.kernel.cooperation import MessageEventRow
 from perdure.kernel.pieces import PIECE_ITEMS_MAX
-from perdure.models.cooperation import hierarchy
+from perdure.models.cooperation import stored_hierarchy
 from perdure.models.cooperation.cause_reader import CauseReader
 from perdure.models.cooperation.children import Child
-from perdure.models.cooperation.events import EventType, MessageEvent, in_order, state_of
 from perdure.models.cooperation.failures import as_stored, placed
 from perdure.models.cooperation.live import LiveOperation
-from perdure.models.cooperation.progress import Folding
+from perdure.models.cooperation.message_events import EventType, MessageEvent, in_order, state_of
+from perdure.models.cooperation.progress_fold import Folding
 from perdure.models.cooperation.rows import RowCodec
 from perdure.ports import PlainCodec
 from perdure.testing import Environment
@@ -85,8 +85,8 @@ class Stuck:
 def watched(monkeypatch: pytest.MonkeyPatch) -> Turn:
     """Counts what is read and made of it in each turn."""
     turn = Turn()
-    monkeypatch.setattr(hierarchy, "Child", turn.counting("child", Child))
-    monkeypatch.setattr(hierarchy, "state_of", turn.counting("state", state_of))
+    monkeypatch.setattr(stored_hierarchy, "Child", turn.counting("child", Child))
+    monkeypatch.setattr(stored_hierarchy, "state_of", turn.counting("state", state_of))
     places: list[tuple[type[Any], str]] = [
         (RowCodec, "read_event"),
         (RowCodec, "read_message"),
@@ -154,7 +154,7 @@ async def test_who_is_read_with_a_wide_run_does_not_go_through_its_rows(
     size = 2 * PIECE_ITEMS_MAX
     async with Environment(stuck.operations, source, limits=Limits(steps_max=size)) as env:
         await stuck.until_stuck(env, size)
-        monkeypatch.setattr(hierarchy, "in_order", lambda rows: Counted(in_order(rows)))
+        monkeypatch.setattr(stored_hierarchy, "in_order", lambda rows: Counted(in_order(rows)))
         monkeypatch.setattr(Counted, "passed", 0)
         await env.restart()
         live = env.engine.runtime.operations._live  # pyright: ignore[reportPrivateUsage]

@@ -15,25 +15,24 @@ from typing import Any
 
 import msgspec
 
+from perdure.kernel.lineages import Lineage, covers
+from perdure.models.cooperation.cancellation import cancel, reasons
 from perdure.models.cooperation.causes import resolved
 from perdure.models.cooperation.context import EMPTY, Context
 from perdure.models.cooperation.define import Operation
 from perdure.models.cooperation.emissions import Emitting, emit
-from perdure.models.cooperation.events import (
+from perdure.models.cooperation.failures import Failure, to_failure
+from perdure.models.cooperation.machine import after, next_move
+from perdure.models.cooperation.message_events import (
     EventType,
-    Lineage,
     Message,
     MessageEvent,
-    ReturnValue,
     State,
     check_rows,
-    covers,
     stamped,
     state_of,
 )
-from perdure.models.cooperation.failures import Failure, to_failure
-from perdure.models.cooperation.hierarchy import Hierarchy
-from perdure.models.cooperation.machine import after, next_move, readable, reasons
+from perdure.models.cooperation.missing_handlers import complete, complete_rollback, dismiss, fail, join
 from perdure.models.cooperation.moves import (
     Dismiss,
     Handle,
@@ -49,8 +48,10 @@ from perdure.models.cooperation.moves import (
     Wait,
     Writes,
 )
-from perdure.models.cooperation.requests import cancel, complete, complete_rollback, dismiss, fail, join, roll_back
-from perdure.models.cooperation.scope import Emission, Returns, Scope
+from perdure.models.cooperation.return_values import Returns, ReturnValue, readable
+from perdure.models.cooperation.rollback import roll_back
+from perdure.models.cooperation.scope import Emission, Scope
+from perdure.models.cooperation.stored_hierarchy import Hierarchy
 from perdure.models.cooperation.strategies import Handlers
 from perdure.models.cooperation.topics import Topic
 from perdure.testing.ready_runs import ready

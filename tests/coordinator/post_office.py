@@ -9,10 +9,12 @@ from typing import Any
 
 from perdure.coordinator.coordinator import Coordinator
 from perdure.kernel.effects import Deliver, Effect
-from perdure.kernel.mailboxes import Mailbox
+from perdure.kernel.events import Event
 from perdure.kernel.ops import Advance, End, Op, Send, Start
-from perdure.kernel.records import Engine, Entry, Event, Outcome, Wait
+from perdure.kernel.rows import Engine, Entry, Wait
+from perdure.kernel.runs import Outcome
 from perdure.kernel.status import Status
+from perdure.kernel.wait_matches import Mailbox
 from perdure.ports import Store, SystemClock
 from perdure.values.limits import Limits
 

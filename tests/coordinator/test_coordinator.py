@@ -26,8 +26,9 @@ from perdure.errors import (
 from perdure.kernel import ops
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.effects import Begin, Drop, Effect, Proceed, Published
-from perdure.kernel.records import Engine, Entry, Outcome, StreamItem, Wait
+from perdure.kernel.rows import Engine, Entry, StreamItem, Wait
 from perdure.kernel.rules.starts import Started
+from perdure.kernel.runs import Outcome
 from perdure.kernel.status import Status
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing import StoreProxy, check_store

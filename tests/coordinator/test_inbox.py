@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from perdure.coordinator.inbox import Inbox
-from perdure.coordinator.items import Item
+from perdure.coordinator.queued_ops import Item
 from perdure.kernel.ops import Advance, Op, Release, Retry, Wake
-from perdure.kernel.records import Entry
+from perdure.kernel.rows import Entry
 
 OPS_MAX = 64
 PART = OPS_MAX // 4

@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 
 from perdure.coordinator.batch_context import BatchContext
+from perdure.coordinator.batch_decisions import decide_batch
 from perdure.coordinator.decision_inputs import Knowledge
-from perdure.coordinator.decisions import decide_batch
-from perdure.coordinator.items import Item
 from perdure.coordinator.memory import Memory
-from perdure.kernel import mailboxes
+from perdure.coordinator.queued_ops import Item
+from perdure.kernel import wait_matches
 from perdure.kernel.decision import Decision
 from perdure.kernel.effects import Begin
 from perdure.kernel.ops import Advance, Continuation, Send, Wake
-from perdure.kernel.records import Engine, Run, Wait
+from perdure.kernel.rows import Engine, Wait
 from perdure.kernel.rules import broadcasts
 from perdure.kernel.rules.delivery import Queued
+from perdure.kernel.runs import Run
 from perdure.kernel.status import Status
 from perdure.ports import LoadedRun, Store
 from perdure.storage import open_store
@@ -51,7 +52,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
 async def held(office: MailRoom, run_id: str) -> list[tuple[str, str | None]]:
     """A run's events and the positions that they won; in memory there must be the same."""
     loaded = (await office.store.load([run_id]))[run_id]
-    stored = mailboxes.opened(loaded.waits, loaded.events)
+    stored = wait_matches.opened(loaded.waits, loaded.events)
     in_memory = office.mailbox(run_id)
     assert {event.id: event.position for event in stored.events} == {e.id: e.position for e in in_memory.events}
     assert stored.waits.keys() == in_memory.waits.keys()

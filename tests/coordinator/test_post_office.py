@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from perdure.kernel.events import Event
 from perdure.kernel.ops import Op
-from perdure.kernel.records import Event, Wait
+from perdure.kernel.rows import Wait
 from perdure.ports import Store
 from perdure.storage import open_store
 from perdure.storage.memory import MemoryStore

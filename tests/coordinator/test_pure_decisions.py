@@ -23,21 +23,22 @@ from perdure import Event, receive, sleep, start, step, workflow
 from perdure.cooperation import Operation, Scope, Topic
 from perdure.coordinator import settlement
 from perdure.coordinator.batch_context import BatchContext
+from perdure.coordinator.batch_decisions import DecidedBatch, decide_batch, decide_in_pieces
 from perdure.coordinator.decision_inputs import Knowledge
-from perdure.coordinator.decisions import DecidedBatch, decide_batch, decide_in_pieces
-from perdure.coordinator.items import Item
 from perdure.coordinator.memory import Memory
+from perdure.coordinator.queued_ops import Item
 from perdure.graph import Graph
-from perdure.kernel import mailboxes, ops
+from perdure.kernel import ops, wait_matches
 from perdure.kernel.access import StoredSession, StoredToken
 from perdure.kernel.artifacts import Chunk
 from perdure.kernel.cooperation import Cooperation
 from perdure.kernel.decision import Decision
+from perdure.kernel.events import Event as SentEvent
+from perdure.kernel.operation_notices import Readiness
 from perdure.kernel.pieces import Pieces
-from perdure.kernel.readiness import Readiness
-from perdure.kernel.record_versions import Record
-from perdure.kernel.records import Engine, Entry, Hold, Outcome, Run, StreamItem, Wait
-from perdure.kernel.records import Event as SentEvent
+from perdure.kernel.records import Record
+from perdure.kernel.rows import Engine, Entry, StreamItem, Wait
+from perdure.kernel.runs import Hold, Outcome, Run
 from perdure.kernel.status import FINISHED, Status
 from perdure.kernel.tasks import Task
 from perdure.ports import LoadedRun
@@ -47,7 +48,9 @@ from perdure.testing.environment import StoreSource
 # ---------------------------------------------------------------------------------------------------------------------
 # What is watched
 
-DECIDING = {"batch_builder", "batch_context", "damage", "decision_inputs", "decisions", "items", "memory", "shared"}
+DECIDING = {
+    "batch_builder", "batch_context", "batch_decisions", "damage", "decision_inputs", "memory", "queued_ops", "shared",
+}  # fmt: skip
 ALLOWED = ("perdure.kernel.", "perdure.errors")
 # Libraries that compute and nothing else, and what makes classes of `from __future__` annotations.
 PLAIN = ("msgspec", "enum", "collections", "typing", "re", "abc", "functools", "contextlib", "builtins", "json")
@@ -259,7 +262,7 @@ def situations() -> Iterable[tuple[Memory, BatchContext]]:
                 context.handlers.add(("orders", "place"))
                 if run.owner == ME:
                     memory.runs["r"] = run
-                    memory.mailboxes["r"] = mailboxes.add_waits(mailboxes.EMPTY, (PAYMENT, TIMER))
+                    memory.mailboxes["r"] = wait_matches.add_waits(wait_matches.EMPTY, (PAYMENT, TIMER))
                     memory.readiness["r"] = Readiness(1, 2, 1, 0).awaiting(("c", "d"))
                 else:
                     context.runs["r"] = LoadedRun(run=run, waits=(TIMER,), events=(EVENT,))

@@ -10,16 +10,17 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.coordinator.batch_context import BatchContext
+from perdure.coordinator.batch_decisions import DecidedBatch, decide_batch
 from perdure.coordinator.decision_inputs import Knowledge
-from perdure.coordinator.decisions import DecidedBatch, decide_batch
-from perdure.coordinator.items import Item
 from perdure.coordinator.memory import Memory
+from perdure.coordinator.queued_ops import Item
 from perdure.errors import AskedMeanwhile, HandlersChanged
 from perdure.kernel.batch import Committed
 from perdure.kernel.cooperation import Cooperation
 from perdure.kernel.effects import Notified
 from perdure.kernel.ops import Cooperate, Notify, Op, Release, Start, Take
-from perdure.kernel.records import Engine, Run
+from perdure.kernel.rows import Engine
+from perdure.kernel.runs import Run
 from perdure.kernel.status import Status
 
 ENGINE = Engine(id="e-1", epoch=1, alive=True, batch=0, host="h", pid=1, workflows=[], started_at=1)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from perdure.coordinator.patience import Restarts
+from perdure.coordinator.store_retries import Restarts
 from perdure.errors import (
     EngineBug,
     EngineStopped,

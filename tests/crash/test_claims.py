@@ -16,7 +16,7 @@ import pytest
 from perdure import Client, step, task, workflow
 from perdure.errors import OutcomeUnknown, TaskLost
 from perdure.graph import Graph
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.ports import Offer, Store
 from perdure.testing import CRASH_POINTS, Environment, Point
 from perdure.testing.conformance.base import Author, a_run, insert, update

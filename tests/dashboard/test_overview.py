@@ -10,7 +10,7 @@ from perdure import Client
 from perdure.dashboard.pages.overview import counts, lateness, throughput
 from perdure.dashboard.plots import Window
 from perdure.engine import AnyClient
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.kernel.status import Status
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing.conformance.base import Author, a_run, insert

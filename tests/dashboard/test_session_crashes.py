@@ -15,7 +15,7 @@ from perdure import Client
 from perdure.dashboard import dashboard, sessions
 from perdure.dashboard.sessions import NoSession, close_session, find_session, open_session
 from perdure.engine import AnyClient
-from perdure.errors import EngineStopped
+from perdure.errors import EngineStopped, StoreBroken
 from perdure.http import create_app, make_token, revoke_token
 from perdure.http.scopes import Scope
 from perdure.kernel.access import StoredToken
@@ -54,7 +54,9 @@ class Server:
         for one in (asked, dying):
             one.cancel()
         await asyncio.wait({asked, dying})
-        with suppress(asyncio.CancelledError, EngineStopped):
+        # The store of a dead process is closed: a request that was between two reads meets that.
+        over = (asyncio.CancelledError, EngineStopped, *([StoreBroken] if self.death.is_set() else []))
+        with suppress(*over):
             return asked.result()
         return None
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from perdure.api.waits import WaitView
 from perdure.dashboard.words import reasons
-from perdure.kernel.records import Hold
+from perdure.kernel.runs import Hold
 from perdure.views import RunView
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)

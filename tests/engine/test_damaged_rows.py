@@ -142,7 +142,8 @@ async def test_a_damaged_cell_holds_one_run_and_is_named(
     assert not problems, "\n".join(problems)
 
 
-# Cells of rows that runs go on with. Postgres has types, so less can be wrong there: texts that are no JSON or no word that is known, times that are none.
+# Cells of rows with which runs go on. Postgres has types, so less can be wrong there: a text that is not JSON, an
+# unknown word, an impossible time.
 OF_ALL_STORES = [
     ("runs", "tags", '{"who": 5}', "id = 'victim-wait'"),
     ("runs", "status", "garbage", "id = 'victim-short'"),

@@ -16,6 +16,8 @@ from perdure import Client, Engine, Event, Workflow, receive, resource, sleep, s
 from perdure.engine import AnyClient
 from perdure.errors import StoreBusy
 from perdure.kernel.batch import Batch, Committed
+from perdure.models.functions import unclaimed_runs
+from perdure.models.functions.replay import replay
 from perdure.models.functions.runner import LiveRun
 from perdure.ports import Journal, LoadedRun, Store
 from perdure.testing import CRASH_POINTS, Environment, Fault
@@ -203,13 +205,12 @@ async def test_code_that_runs_ahead_runs_in_no_task_of_the_process(
     make_store: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks: list[asyncio.Task[Any] | None] = []
-    replay = LiveRun.replay
 
     def watched(live: LiveRun, *args: Any, **options: Any) -> Any:
         tasks.append(asyncio.current_task())
         return replay(live, *args, **options)
 
-    monkeypatch.setattr(LiveRun, "replay", watched)
+    monkeypatch.setattr(unclaimed_runs, "replay", watched)
     world = World(make_store)
     async with world.env:
         await world.leave(sleeper(), listener())

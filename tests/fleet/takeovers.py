@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from perdure.errors import StoreError
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.kernel.status import Status
 from perdure.ports import RunFilter, Store
 

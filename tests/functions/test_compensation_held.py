@@ -11,7 +11,7 @@ import pytest
 from perdure import Limits, NamedEvent, Retry, Workflow, compensate, receive, step, workflow
 from perdure.errors import RunCancelled, RunFailed
 from perdure.kernel import ops
-from perdure.kernel.records import Hold
+from perdure.kernel.runs import Hold
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
 

@@ -28,7 +28,7 @@ from perdure import (
     workflow,
 )
 from perdure.errors import InvalidArguments, Misuse, NotInWorkflow, RunExists, RunFailed
-from perdure.kernel.records import Event
+from perdure.kernel.events import Event
 from perdure.kernel.rules.broadcasts import _Matching
 from perdure.testing import Environment, YieldPoints, run_with_crashes
 from perdure.testing.environment import StoreSource

@@ -249,7 +249,7 @@ class Turns:
         self.now = 0
         self.asks: dict[int, int] = {}
         self.rows: dict[int, int] = {}
-        self._count(monkeypatch, LiveRun, "_took", self.asks)
+        self._count(monkeypatch, LiveRun, "took", self.asks)
         for module in (request_rows, runner):
             self._count(monkeypatch, module, "start_of", self.rows)
 

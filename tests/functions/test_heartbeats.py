@@ -14,7 +14,7 @@ from msgspec import Struct
 from perdure import Engine, Limits, Retry, Workflow, current_step, resource, sleep, step, workflow
 from perdure.errors import NotInStep, RunFailed, StepTimedOut, UnstorableValue
 from perdure.kernel.batch import Batch, Committed
-from perdure.kernel.records import Wait
+from perdure.kernel.rows import Wait
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing import CRASH_POINTS, Environment, Fault, VirtualClock, run_with_crashes
 from perdure.testing.environment import StoreSource

@@ -15,7 +15,7 @@ import pytest
 
 from perdure import Limits, Retry, current_step, sleep, step, workflow
 from perdure.errors import ForbiddenInWorkflow, RunFailed
-from perdure.kernel.records import Hold
+from perdure.kernel.runs import Hold
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
 

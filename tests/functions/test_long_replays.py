@@ -11,8 +11,8 @@ import pytest
 from perdure import Event, Retry, compensate, receive, step, workflow
 from perdure.errors import RunFailed
 from perdure.kernel.pieces import PIECE_ITEMS_MAX
-from perdure.models.functions import runner
-from perdure.models.functions.replays import Replays
+from perdure.models.functions import replay
+from perdure.models.functions.revival import Revival
 from perdure.models.functions.runner import LiveRun
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
@@ -52,7 +52,7 @@ async def undoes(steps: int) -> None:
 async def turns_of(work: Callable[[], Awaitable[Any]], monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """In which turn of the loop each entry of a journal was handed over, meanwhile."""
     turn, turns = 0, []
-    hand_over = LiveRun._hand_over
+    hand_over = replay._hand_over
 
     def counted(self: LiveRun, *args: Any) -> Any:
         turns.append(turn)
@@ -64,7 +64,7 @@ async def turns_of(work: Callable[[], Awaitable[Any]], monkeypatch: pytest.Monke
             await asyncio.sleep(0)
             turn += 1
 
-    monkeypatch.setattr(LiveRun, "_hand_over", counted)
+    monkeypatch.setattr(replay, "_hand_over", counted)
     ticking = asyncio.ensure_future(tick())
     try:
         await work()
@@ -104,12 +104,12 @@ async def in_the_middle(
     goes wrong in callbacks of the loop from then on."""
     wrong: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: wrong.append(context))
-    monkeypatch.setattr(runner, "PIECE_ITEMS_MAX", 10)
-    replay_on = Replays._replay_on
+    monkeypatch.setattr(replay, "PIECE_ITEMS_MAX", 10)
+    replay_on = Revival._replay_on
     reached, happened = asyncio.Event(), asyncio.Event()
     pieces = 0
 
-    def held_up(self: Replays, *args: Any) -> None:
+    def held_up(self: Revival, *args: Any) -> None:
         nonlocal pieces
         pieces += 1
         if pieces < 3 or happened.is_set():
@@ -119,7 +119,7 @@ async def in_the_middle(
         asyncio.get_running_loop().call_soon(held_up, self, *args)
         pieces -= 1
 
-    monkeypatch.setattr(Replays, "_replay_on", held_up)
+    monkeypatch.setattr(Revival, "_replay_on", held_up)
     waking = asyncio.ensure_future(env.engine.send(Goes(number=1), to="r"))
     await reached.wait()
     await happening()
@@ -203,7 +203,7 @@ async def test_code_that_does_not_fit_is_found_in_any_piece(
         total = sum([await count(number if number < 47 else 0) for number in range(steps)])
         return [total, (await receive(Goes)).number]
 
-    monkeypatch.setattr(runner, "PIECE_ITEMS_MAX", 10)
+    monkeypatch.setattr(replay, "PIECE_ITEMS_MAX", 10)
     async with Environment([counts], source) as env:
         await asleep(env)
         await env.restart([counts_otherwise])

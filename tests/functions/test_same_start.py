@@ -19,7 +19,7 @@ import pytest
 
 from perdure import Workflow, continue_as, receive, start, workflow
 from perdure.errors import RunExists
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.kernel.status import Status
 from perdure.models.functions.identity import check_same, identity
 from perdure.testing import Environment

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure import NamedEvent, Workflow, compensate, first, receive, timer, workflow
-from perdure.api.standstill import PERIOD_S
+from perdure.api.deadlocks import PERIOD_S
 from perdure.models.functions.children import run_of
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource

@@ -11,7 +11,7 @@ import pytest
 from perdure import NamedEvent, Retry, current_step, resource, step
 from perdure.errors import InvalidDefinition, JoinFailed, NoMatchingEdge, RunFailed
 from perdure.graph import Graph, all_of, any_of, assign, collect, timer, wait
-from perdure.models.graphs import positions
+from perdure.models.graphs import cancellable_tokens
 from perdure.models.graphs.machine import Machine
 from perdure.testing import Environment, VirtualClock, run_with_crashes
 from perdure.testing.environment import StoreSource
@@ -400,14 +400,14 @@ def test_what_is_wrong_is_found_when_the_graph_is_built(edge: str, why: str) -> 
 def test_what_an_edge_that_cancels_costs_does_not_grow_with_the_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks at the tokens that it may end, not at all that there are."""
     looked = 0
-    place = positions._place
+    place = cancellable_tokens._place
 
     def counted(*args: Any) -> Any:
         nonlocal looked
         looked += 1
         return place(*args)
 
-    monkeypatch.setattr(positions, "_place", counted)
+    monkeypatch.setattr(cancellable_tokens, "_place", counted)
     graph: Graph[Any, Any] = Graph("cancelling")
     graph.node("begin", assign({}))
     graph.node("part", wait("go"))

@@ -17,7 +17,8 @@ from perdure.models.graphs.cel.budget import BudgetExceeded, EvaluationFailed, F
 from perdure.models.graphs.cel.compiler import NameUnknown, Program
 from perdure.models.graphs.cel.functions import FUNCTIONS
 from perdure.models.graphs.cel.syntax import SyntaxFailed
-from perdure.models.graphs.expressions import ROOTS, Expression, ValueMap
+from perdure.models.graphs.expressions import ROOTS, Expression
+from perdure.models.graphs.mappings import ValueMap
 
 TOO_MUCH = "it takes more than 200,000 steps, which is as much as one evaluation may take"
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from perdure.errors import ExpressionFailed, InvalidDefinition
-from perdure.models.graphs.expressions import Expression, ValueMap
+from perdure.models.graphs.expressions import Expression
+from perdure.models.graphs.mappings import ValueMap
 
 
 class Given:

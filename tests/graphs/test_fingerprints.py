@@ -11,7 +11,8 @@ import pytest
 
 from perdure import Retry, step
 from perdure.graph import Graph, GraphLimits, all_of, append, assign, timer
-from perdure.kernel.records import DEFINITION, Hold
+from perdure.kernel.rows import DEFINITION
+from perdure.kernel.runs import Hold
 from perdure.testing import Environment, run_with_crashes
 from perdure.testing.environment import StoreSource
 

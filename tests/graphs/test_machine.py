@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from perdure.errors import JoinFailed
 from perdure.graph import END, Graph, all_of, any_of, append, assign, m_of
+from perdure.models.graphs.context import Scope
 from perdure.models.graphs.decisions import Decisions, TimerKey
 from perdure.models.graphs.machine import Machine
 from perdure.models.graphs.merges import Merge
 from perdure.models.graphs.plan import Plan
 from perdure.models.graphs.rules import MERGES_RULES
-from perdure.models.graphs.scopes import Scope
 from perdure.models.graphs.sizes import Sizes
 from perdure.models.graphs.spec import JoinSpec, MergeSpec
 from perdure.models.graphs.tokens import Token

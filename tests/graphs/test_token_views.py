@@ -27,7 +27,7 @@ from perdure.graph import (
     timer,
     wait,
 )
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.kernel.status import FINISHED
 from perdure.ports import Store
 from perdure.testing import Environment

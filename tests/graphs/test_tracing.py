@@ -12,7 +12,7 @@ import pytest
 from perdure import Client, NamedEvent, Retry, step, workflow
 from perdure.errors import Misuse, RunFailed, RunNotFound
 from perdure.graph import Graph, JoinTokens, NodeTokens, all_of, any_of, assign, collect, human, terminate, timer, wait
-from perdure.models.functions import runner as live_runs
+from perdure.models.functions import replay
 from perdure.ports import Store
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
@@ -162,7 +162,7 @@ async def test_another_graph_of_the_same_name_does_not_fit(source: StoreSource) 
 
 
 async def test_others_have_their_turn_while_a_long_journal_is_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_runs, "PIECE_ITEMS_MAX", 10)
+    monkeypatch.setattr(replay, "PIECE_ITEMS_MAX", 10)
     graph: Graph[Any, Any] = Graph("traced_in_pieces")
     graph.node("begin", assign({}))
     graph.node("nap", timer(1))
@@ -170,7 +170,7 @@ async def test_others_have_their_turn_while_a_long_journal_is_gone_through(monke
     graph.edge("begin", "nap", spawn=200)
     graph.edge("nap", "meet", join=all_of())
     turn, handed = 0, Counter[int]()
-    hand_over = live_runs.LiveRun._hand_over
+    hand_over = replay._hand_over
 
     def counted(live: Any, entry: Any, entries: Any) -> Any:
         handed[turn] += 1
@@ -185,7 +185,7 @@ async def test_others_have_their_turn_while_a_long_journal_is_gone_through(monke
     async with Environment([graph]) as env:
         run = await env.engine.start(graph())
         await run.result()
-        monkeypatch.setattr(live_runs.LiveRun, "_hand_over", counted)
+        monkeypatch.setattr(replay, "_hand_over", counted)
         beside = asyncio.create_task(others())
         view = await env.engine.handle(run.id).tokens()
         beside.cancel()

@@ -14,7 +14,7 @@ from perdure.api import audit
 from perdure.errors import InvalidArguments
 from perdure.http import make_token, revoke_token, rotate_token
 from perdure.kernel.batch import RunWrite
-from perdure.kernel.records import Audit, Hold, Run
+from perdure.kernel.runs import Audit, Hold, Run
 from perdure.kernel.status import Status
 from perdure.ports import Store
 from perdure.testing.conformance.base import Author, insert

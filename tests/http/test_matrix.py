@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from perdure.http import create_app, make_token, revoke_token, rotate_token, shield
+from perdure.http import create_app, make_token, request_checks, revoke_token, rotate_token
 from perdure.http.scopes import Grants, Scope, parse_scopes
 from perdure.ports import Store
 from tests.http.site import JSON, Site, site
@@ -271,7 +271,9 @@ def _may(caller: Caller) -> tuple[bool, ...]:
 async def test_everybody_gets_what_their_scopes_say(
     make_store: Callable[[], Store], part: str, size: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shield, "_keep_pace", lambda *_: None)  # Strangers would be slowed down, and told nothing else.
+    monkeypatch.setattr(
+        request_checks, "_keep_pace", lambda *_: None
+    )  # Strangers would be slowed down, and told nothing else.
     lot = random.Random(SEED)
     wrong: list[str] = []
     outcomes: Counter[str] = Counter()

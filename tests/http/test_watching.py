@@ -14,7 +14,7 @@ from perdure.errors import StoreBusy
 from perdure.http import create_app, serving
 from perdure.http.problems import every_error, meanings, table
 from perdure.http.routes import metrics
-from perdure.kernel.records import Engine
+from perdure.kernel.rows import Engine
 from perdure.ports import Store
 from perdure.storage.memory import MemoryStore
 from perdure.testing import StoreProxy

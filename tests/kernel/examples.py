@@ -10,7 +10,8 @@ from perdure.kernel import ops
 from perdure.kernel.decide import decide
 from perdure.kernel.decision import Decision
 from perdure.kernel.invariants import check_decision
-from perdure.kernel.records import Entry, Hold, Run, Wait
+from perdure.kernel.rows import Entry, Wait
+from perdure.kernel.runs import Hold, Run
 from perdure.kernel.status import FINISHED, Status
 
 ME = "e-1"

@@ -8,15 +8,17 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.errors import RunOwnedElsewhere, TaskClosed, TaskLost, TaskNotFound
-from perdure.kernel import mailboxes, ops
+from perdure.kernel import ops, wait_matches
 from perdure.kernel.artifacts import ArtifactWrites, Chunk
 from perdure.kernel.decide import decide
 from perdure.kernel.decision import Decision, DecisionInput
 from perdure.kernel.effects import Begin, Deliver
-from perdure.kernel.mailboxes import Mailbox
-from perdure.kernel.records import Event, Outcome, Run, Wait
+from perdure.kernel.events import Event
+from perdure.kernel.rows import Wait
+from perdure.kernel.runs import Outcome, Run
 from perdure.kernel.status import Status
 from perdure.kernel.tasks import Task, TaskWrites, task_event
+from perdure.kernel.wait_matches import Mailbox
 
 ME = "e-1"
 
@@ -44,7 +46,7 @@ ANSWER = Event(id="e", name=task_event("t"), run_id="r", value="1", expires_at=9
 def waiting(*positions: str) -> Mailbox:
     names = {"1": "t", "2": "t-2"}
     waits = [Wait(run_id="r", position=p, kind="event", name=task_event(names[p])) for p in positions]
-    return mailboxes.opened(waits, [])
+    return wait_matches.opened(waits, [])
 
 
 def advance(**fields: Any) -> ops.Advance:
@@ -102,12 +104,12 @@ def test_tasks_that_are_no_longer_waited_for_are_withdrawn() -> None:
     assert tasks_of(cancelled).withdrawn == ["t", "t-2"]
     continuation = ops.Continuation(workflow="w", workflow_version="", input="1", origin="")
     assert tasks_of(decide(a_run(), advance(continuation=continuation), ME, inputs)).withdrawn == ["t", "t-2"]
-    timed_out = DecisionInput(mailboxes.fire(inputs.mailbox, "1", 1))
+    timed_out = DecisionInput(wait_matches.fire(inputs.mailbox, "1", 1))
     assert tasks_of(decide(a_run(), advance(waits_dropped=("1",)), ME, timed_out)).withdrawn == ["t"]
 
 
 def test_a_task_that_was_answered_is_not_withdrawn() -> None:
-    mailbox, _ = mailboxes.put(waiting("1"), ANSWER)
+    mailbox, _ = wait_matches.put(waiting("1"), ANSWER)
     decision = decide(a_run(), advance(waits_dropped=("1",), events_read=("e",)), ME, DecisionInput(mailbox))
     assert tasks_of(decision).withdrawn == []
 
@@ -146,9 +148,9 @@ def test_an_answer_that_does_not_count_is_refused() -> None:
     with pytest.raises(TaskClosed, match="withdrawn"):
         answer(run=a_run(status=Status.CANCELLED, owner=None, completed_at=1))
     with pytest.raises(TaskClosed, match="answered"):
-        answer(mailbox=mailboxes.put(waiting("1"), replace(ANSWER, id="other"))[0])
+        answer(mailbox=wait_matches.put(waiting("1"), replace(ANSWER, id="other"))[0])
     with pytest.raises(TaskClosed, match="withdrawn"):
-        answer(mailbox=mailboxes.fire(waiting("1"), "1", 1))
+        answer(mailbox=wait_matches.fire(waiting("1"), "1", 1))
     with pytest.raises(RunOwnedElsewhere):
         answer(run=a_run(owner="e-2"))
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.kernel.batch import is_brief_change
-from perdure.kernel.records import Hold, Run
+from perdure.kernel.runs import Hold, Run
 from perdure.kernel.status import Status
 from tests.kernel.examples import a_run
 

@@ -9,12 +9,13 @@ from msgspec.structs import replace
 
 from perdure.errors import IsOperation, RunOwnedElsewhere
 from perdure.kernel import ops
-from perdure.kernel.cooperation import Cooperation, MessageEventRow, origin_of, read_origin
+from perdure.kernel.cooperation import Cooperation, MessageEventRow
 from perdure.kernel.decide import decide
 from perdure.kernel.decision import Decision, DecisionInput
 from perdure.kernel.effects import Begin, Finish, Notified
-from perdure.kernel.readiness import Readiness
-from perdure.kernel.records import Outcome, Run
+from perdure.kernel.lineages import origin_of, read_origin
+from perdure.kernel.operation_notices import Readiness
+from perdure.kernel.runs import Outcome, Run
 from perdure.kernel.status import Status
 
 ME, OTHER = "e-1", "e-2"

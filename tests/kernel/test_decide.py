@@ -13,15 +13,15 @@ from perdure.errors import (
     RunNotRetryable,
     RunOwnedElsewhere,
 )
-from perdure.kernel import mailboxes, ops
+from perdure.kernel import ops, wait_matches
 from perdure.kernel.decide import decide
 from perdure.kernel.decision import NOTHING, DecisionInput
 from perdure.kernel.effects import Begin, Drop, Finish, Proceed, Rearm
-from perdure.kernel.mailboxes import EMPTY
 from perdure.kernel.ops import End
-from perdure.kernel.records import Outcome
 from perdure.kernel.rules.starts import Started
+from perdure.kernel.runs import Outcome
 from perdure.kernel.status import ACTIVE, FINISHED, Status
+from perdure.kernel.wait_matches import EMPTY
 from tests.kernel.examples import (
     BLOCKED,
     ME,
@@ -106,7 +106,7 @@ def test_nothing_left_to_run_suspends() -> None:
 
 
 def test_a_run_that_an_end_is_on_its_way_to_does_not_fall_asleep_before_it_has_read_it() -> None:
-    mailbox = mailboxes.fire(mailboxes.fire(EMPTY, "1", 0), "2", 0)
+    mailbox = wait_matches.fire(wait_matches.fire(EMPTY, "1", 0), "2", 0)
     first = decide(a_run(), advance(entries=(an_entry(),), idle=True, waits_dropped=("1",)), ME, DecisionInput(mailbox))
     assert statuses(first) == []
     assert first.mailbox is not None

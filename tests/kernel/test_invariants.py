@@ -10,7 +10,8 @@ from perdure.kernel import ops
 from perdure.kernel.decide import RULES
 from perdure.kernel.decision import Decision
 from perdure.kernel.invariants import check_decision, check_entry, check_run
-from perdure.kernel.records import Entry, Run, Wait
+from perdure.kernel.rows import Entry, Wait
+from perdure.kernel.runs import Run
 from perdure.kernel.status import Status
 from tests.kernel.examples import BLOCKED, ME, PAUSED, a_run, an_entry
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.kernel.cooperation import origin_of, read_origin
+from perdure.kernel.lineages import origin_of, read_origin
 from perdure.kernel.lives import life_of, next_life, without_life
 from perdure.kernel.ops import Continuation
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from tests.kernel.examples import a_run, advance, decided
 
 

@@ -10,7 +10,8 @@ from perdure.kernel import ops
 from perdure.kernel.decision import NOTHING
 from perdure.kernel.effects import Finish, Proceed, Published
 from perdure.kernel.ops import Continuation, End
-from perdure.kernel.records import Outcome, PublishedValue, StreamItem
+from perdure.kernel.rows import PublishedValue, StreamItem
+from perdure.kernel.runs import Outcome
 from perdure.kernel.status import FINISHED, Status
 from tests.kernel.examples import ME, NOW, OTHER, PAUSED, a_run, advance, an_entry, decided
 

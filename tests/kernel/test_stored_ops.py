@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from perdure.kernel import mail, ops
-from perdure.kernel.records import Mail
+from perdure.kernel.rows import Mail
 
 # What a store has as the type of each op. Whatever the class is called, this never changes.
 TAGS = {

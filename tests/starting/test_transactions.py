@@ -14,7 +14,7 @@ from perdure.api.run_handle import RunHandle
 from perdure.engine import AnyClient
 from perdure.errors import RunExists, RunNotFound
 from perdure.kernel.status import Status
-from perdure.storage.postgres import PostgresStore, lookout
+from perdure.storage.postgres import PostgresStore, inserted_run_hints
 from tests.starting.conftest import Begin, path_of
 from tests.starting.transactions import DRIVERS, Transaction
 from tests.storage.postgres.meddler import meddler, until_somebody_waits
@@ -111,7 +111,7 @@ async def test_a_savepoint_that_is_rolled_back_takes_only_its_own_starts_with_it
 async def test_a_late_commit_starts_it_then(
     url: str, begin: Begin, new_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookout, "_PATIENCE_S", -1.0)  # Whoever started it has given up looking.
+    monkeypatch.setattr(inserted_run_hints, "_PATIENCE_S", -1.0)  # Whoever started it has given up looking.
     async with Engine(url, workflows=WORKFLOWS, poll_s=0.05), Client(url) as client, begin() as mine:
         run = await client.start(ship(new_id), id=new_id, connection=mine.connection)
         if isinstance(client.session.store, PostgresStore):

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from perdure.kernel.artifacts import Artifact, ArtifactWrites
 from perdure.kernel.batch import Batch
-from perdure.kernel.records import Event, Wait
+from perdure.kernel.events import Event
+from perdure.kernel.rows import Wait
 from perdure.kernel.rules.broadcasts import Freed, Pending, Queue, Settlement
 from perdure.storage.memory.tables.artifacts import ArtifactTables
 from perdure.storage.memory.tables.events import Answers, EventTables

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure.kernel.records import Mail
+from perdure.kernel.rows import Mail
 from perdure.kernel.status import Status
 from perdure.ports import Store
 from perdure.storage import neighbours, open_store

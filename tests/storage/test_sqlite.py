@@ -19,7 +19,9 @@ import pytest
 
 from perdure import Engine
 from perdure.errors import RowDamaged, SchemaTooNew, StoreBroken, StoreBusy
-from perdure.kernel.records import Audit, Damage, Entry, Event, Outcome, PublishedValue, Run, StreamItem, Wait
+from perdure.kernel.events import Event
+from perdure.kernel.rows import Entry, PublishedValue, StreamItem, Wait
+from perdure.kernel.runs import Audit, Damage, Outcome, Run
 from perdure.ports import RunFilter
 from perdure.storage.sqlite import SqliteStore, schema
 from perdure.storage.sqlite.hints import LogWatch, Writes

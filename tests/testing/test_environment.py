@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from perdure import Retry, Workflow, current_step, resource, sleep, step, workflow
 from perdure.cooperation import Operation, Topic
 from perdure.errors import CommitRefused, EngineStopped, InvalidDefinition, InvariantViolated, Misuse, RunFailed
-from perdure.kernel.records import Engine, Wait
+from perdure.kernel.rows import Engine, Wait
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing import CRASH_POINTS, Environment, Fault, VirtualClock, check_store, run_with_crashes
 from perdure.testing.environment import WatchedStore

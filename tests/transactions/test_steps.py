@@ -19,7 +19,7 @@ from perdure.errors import (
     RunFailed,
     UnstorableValue,
 )
-from perdure.kernel.records import Staged
+from perdure.kernel.rows import Staged
 from perdure.models.functions.context import CurrentStep
 from perdure.ports import StepPlace, Store
 from perdure.testing import Environment, Fault, StoreProxy

@@ -6,11 +6,11 @@ from typing import Final
 
 from perdure.api.events import LISTED_MAX, received
 from perdure.api.records import Records
-from perdure.coordinator.silence import whole_calls
+from perdure.coordinator.call_patience import whole_calls
 from perdure.errors import DeadLetterNotFound
 from perdure.kernel import ops
-from perdure.kernel.records import DeadLetter
-from perdure.kernel.records import Event as EventRecord
+from perdure.kernel.events import DeadLetter
+from perdure.kernel.events import Event as EventRecord
 from perdure.kernel.rules.delivery import Delivered, Queued, Sent
 from perdure.models.functions.events import check_text
 from perdure.session import Session

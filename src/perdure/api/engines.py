@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
+from perdure.coordinator.call_patience import whole_calls
 from perdure.coordinator.notices import Stats
-from perdure.coordinator.silence import whole_calls
 from perdure.ports import Offer
 from perdure.session import Session
 from perdure.values.arguments import Duration, checked, span_of

@@ -9,10 +9,10 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from perdure.coordinator.silence import whole_calls
+from perdure.coordinator.call_patience import whole_calls
 from perdure.errors import InvalidArguments, RunFinished, RunNotFound
 from perdure.kernel import ops
-from perdure.kernel.records import Event as EventRecord
+from perdure.kernel.events import Event as EventRecord
 from perdure.kernel.rules.delivery import Delivered, Queued, Sent, TargetFinished, TargetNotFound, keyed
 from perdure.models.functions.events import Event, NamedEvent, check_value, fields_of, options_of, value_of
 from perdure.models.functions.tasks import is_reserved

@@ -16,8 +16,8 @@ from typing import Final
 
 from perdure.errors import EngineStopped, StoreUnavailable
 from perdure.kernel import ops
-from perdure.kernel.readiness import ASK, FENCE
-from perdure.kernel.records import Run
+from perdure.kernel.operation_notices import ASK, FENCE
+from perdure.kernel.runs import Run
 from perdure.kernel.status import FINISHED, Status
 from perdure.session import Session
 

@@ -12,9 +12,9 @@ from perdure.api.hierarchies import hierarchy_rows, request_cancel, roll_back_hi
 from perdure.api.root_handle import failure_of
 from perdure.kernel.status import FINISHED, Status
 from perdure.models.bridges.function_emissions import Emitted, Undoing
-from perdure.models.cooperation.events import EventType
 from perdure.models.cooperation.failures import Failure
-from perdure.models.cooperation.levels import Levels
+from perdure.models.cooperation.message_events import EventType
+from perdure.models.cooperation.nesting_depth import Levels
 from perdure.models.cooperation.topics import Topic
 from perdure.session import Session
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from perdure.errors import Misuse, RunNotFound
-from perdure.kernel.records import Entry, Run
+from perdure.kernel.rows import Entry
+from perdure.kernel.runs import Run
 from perdure.kernel.status import FINISHED
 from perdure.models.graphs.event_pages import key_of, page_of
 from perdure.registry import named

@@ -17,17 +17,19 @@ from perdure.errors import (
     RunNotFound,
 )
 from perdure.kernel import ops
-from perdure.kernel.cooperation import Cooperation, ScopeRows, depth_of
+from perdure.kernel.cooperation import Cooperation, ScopeRows
+from perdure.kernel.lineages import Lineage, depth_of, is_root_run
 from perdure.kernel.status import FINISHED, Status
-from perdure.models.cooperation.cancellation import asking
+from perdure.models.cooperation.cancellation import cancel
 from perdure.models.cooperation.cause_reader import CauseReader
 from perdure.models.cooperation.context import CancellationToken, checked_tokens
-from perdure.models.cooperation.events import Lineage, MessageEvent, is_root_run
 from perdure.models.cooperation.failures import Failure
+from perdure.models.cooperation.message_events import MessageEvent
 from perdure.models.cooperation.moves import NewRun, OperationRun
-from perdure.models.cooperation.requests import cancel, roll_back
+from perdure.models.cooperation.notifications import asking
+from perdure.models.cooperation.rollback import roll_back
 from perdure.models.cooperation.rows import RowCodec, StoredScopes
-from perdure.models.cooperation.tokens import cancellation
+from perdure.models.cooperation.token_cancellation import cancellation
 from perdure.session import Session
 from perdure.values.checks import checked_remark, checked_text
 

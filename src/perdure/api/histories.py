@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from perdure.api.within import checked_within
 from perdure.errors import Misuse, RunNotFound
-from perdure.kernel.records import DEFINITION, Run
+from perdure.kernel.rows import DEFINITION
+from perdure.kernel.runs import Run
 from perdure.kernel.status import FINISHED, Status
 from perdure.ports import RunFilter, Within
 from perdure.session import Session

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from perdure.coordinator.notices import todo
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.kernel.status import Status
 from perdure.views import RunView
 

@@ -11,7 +11,7 @@ from perdure.api.obstacles import Obstacles
 from perdure.api.stranded_runs import why_stranded
 from perdure.errors import EngineStopped, RunCancelled, RunFailed, RunNotFound
 from perdure.kernel.failures import Failure
-from perdure.kernel.records import Outcome, Run
+from perdure.kernel.runs import Outcome, Run
 from perdure.kernel.status import FINISHED, Status
 from perdure.session import Session
 from perdure.values.checks import checked_text

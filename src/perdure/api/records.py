@@ -8,10 +8,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from perdure.coordinator.silence import whole_calls
+from perdure.coordinator.call_patience import whole_calls
 from perdure.errors import RecordNotFound
 from perdure.kernel import ops
-from perdure.kernel.record_versions import Record
+from perdure.kernel.records import Record
 from perdure.session import Session
 from perdure.values.arguments import checked
 from perdure.values.canonical import canonical

@@ -8,12 +8,13 @@ from typing import TypeVar
 from perdure.api.hierarchies import cancel_hierarchy, roll_back_hierarchy, root_rows, with_causes
 from perdure.api.histories import RUNS_MAX, hierarchy_of, tree_of
 from perdure.api.outcomes import outcome_of
-from perdure.coordinator.silence import whole_calls
+from perdure.coordinator.call_patience import whole_calls
 from perdure.coordinator.turns import in_turns
 from perdure.kernel.status import Status
-from perdure.models.cooperation.events import failure_in
-from perdure.models.cooperation.failures import Failure, child_failure
-from perdure.models.cooperation.scope import read_value
+from perdure.models.cooperation.child_failures import child_failure
+from perdure.models.cooperation.failures import Failure
+from perdure.models.cooperation.message_events import failure_in
+from perdure.models.cooperation.return_values import read_value
 from perdure.session import Session
 from perdure.values.arguments import checked
 from perdure.views import HierarchyView, RunTree

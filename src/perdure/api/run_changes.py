@@ -15,9 +15,11 @@ from perdure.api.fences import Fences
 from perdure.api.hierarchies import cancel_hierarchy
 from perdure.errors import ConcurrentModification, InvalidArguments, IsOperation, RunNotFound, RunNotRetryable
 from perdure.kernel import ops
+from perdure.kernel.events import Event
 from perdure.kernel.failures import Failure
-from perdure.kernel.records import Entry, Event, Hold
-from perdure.kernel.rules.changes import deadline_since
+from perdure.kernel.rows import Entry
+from perdure.kernel.rules.deadlines import deadline_since
+from perdure.kernel.runs import Hold
 from perdure.kernel.status import Status
 from perdure.models.functions.waits import failed_before, read_before, started_before
 from perdure.ports import RunFilter, StoredRun

@@ -9,12 +9,12 @@ from typing import Any, Generic, TypeVar
 from perdure.api.connections import insert, insert_async
 from perdure.api.run_changes import deadline_at
 from perdure.api.run_handle import RunHandle
-from perdure.coordinator.insertable import insertable_batch
-from perdure.coordinator.silence import one_call
+from perdure.coordinator.call_patience import one_call
+from perdure.coordinator.caller_batches import insertable_batch
 from perdure.errors import InvalidArguments
 from perdure.kernel import ops
-from perdure.kernel.records import Run
 from perdure.kernel.rules.starts import Started
+from perdure.kernel.runs import Run
 from perdure.models.functions.catalogue import Catalogue
 from perdure.models.functions.define import RunCall, Workflow
 from perdure.models.functions.identity import check_same

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from perdure.kernel.cooperation import read_version, stored_version
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.kernel.status import FINISHED, Status
 from perdure.ports import RunFilter
 from perdure.registry import named

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from perdure.errors import InvalidArguments, NotPublished
-from perdure.kernel.records import PublishedValue, StreamItem
+from perdure.kernel.rows import PublishedValue, StreamItem
 from perdure.models.functions.publications import RESERVED
 from perdure.session import Session
 from perdure.values.checks import checked_text

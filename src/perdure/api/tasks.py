@@ -12,10 +12,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.api.within import checked_within
-from perdure.coordinator.silence import whole_calls
+from perdure.coordinator.call_patience import whole_calls
 from perdure.errors import InvalidAnswer, InvalidArguments, Misuse, RowDamaged, TaskNotFound, UnstorableValue
 from perdure.kernel import ops
-from perdure.kernel.records import Event
+from perdure.kernel.events import Event
 from perdure.kernel.rules.tasks import closed, lost
 from perdure.kernel.tasks import Task, task_event
 from perdure.models.functions.artifacts import draft_of

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from perdure.api.standstill import described, standstill
+from perdure.api.deadlocks import described, standstill
 from perdure.api.stranded_runs import with_stranded
 from perdure.errors import RunNotFound
 from perdure.kernel.status import FINISHED, Status
-from perdure.models.functions.runner import Fired
+from perdure.models.functions.timers import Fired
 from perdure.session import Session
 from perdure.values.checks import checked_text, checked_texts
 from perdure.views import run_view, shown_time

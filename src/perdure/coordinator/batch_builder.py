@@ -10,15 +10,17 @@ from perdure.kernel.artifacts import ArtifactWrites
 from perdure.kernel.batch import Batch, RunWrite, is_brief_change
 from perdure.kernel.cooperation import Cooperation
 from perdure.kernel.decision import Decision
+from perdure.kernel.events import Event
 from perdure.kernel.invariants import check_entry
 from perdure.kernel.mail import answer, mail_of
-from perdure.kernel.mailboxes import Mailbox
+from perdure.kernel.operation_notices import Readiness
 from perdure.kernel.ops import Op
-from perdure.kernel.readiness import Readiness
-from perdure.kernel.records import Entry, Event, Run
+from perdure.kernel.rows import Entry
 from perdure.kernel.rules.delivery import FromCommit
+from perdure.kernel.runs import Run
 from perdure.kernel.shared import SharedWrites
 from perdure.kernel.tasks import TaskWrites
+from perdure.kernel.wait_matches import Mailbox
 
 
 class BatchBuilder:

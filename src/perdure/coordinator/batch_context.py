@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from perdure.kernel.access import StoredToken
 from perdure.kernel.ops import PutRecord, PutToken, RetireHandlers
-from perdure.kernel.record_versions import Record
+from perdure.kernel.records import Record
 from perdure.kernel.tasks import Task
 from perdure.ports import LoadedRun
 

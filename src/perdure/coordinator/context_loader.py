@@ -7,7 +7,8 @@ from collections.abc import Container, Mapping, Sequence
 from msgspec import Struct, field
 
 from perdure.coordinator.batch_context import BatchContext, Shared
-from perdure.coordinator.items import Item
+from perdure.coordinator.queued_ops import Item
+from perdure.kernel.operation_notices import FENCE, JOIN, NEWS
 from perdure.kernel.ops import (
     Advance,
     Answer,
@@ -28,9 +29,8 @@ from perdure.kernel.ops import (
     UndoScope,
     Wake,
 )
-from perdure.kernel.readiness import FENCE, JOIN, NEWS
-from perdure.kernel.records import Run
 from perdure.kernel.rules.operations import CALLED
+from perdure.kernel.runs import Run
 from perdure.ports import LoadedRun, Store
 
 

@@ -14,17 +14,18 @@ from contextlib import suppress
 from typing import Any
 
 from perdure.coordinator.damage import damage_to
-from perdure.coordinator.items import Callback, Item
 from perdure.coordinator.listener import CoordinatorListener
 from perdure.coordinator.parts import Parts, verb
-from perdure.coordinator.patience import call_began
+from perdure.coordinator.queued_ops import Callback, Item
 from perdure.coordinator.registration import Registration
 from perdure.coordinator.settlement import Settlement
 from perdure.coordinator.store_requests import StoreRequests
+from perdure.coordinator.store_retries import call_began
 from perdure.errors import EngineStopped, PerdureError, RunOwnedElsewhere, StoreError, StoreMisconfigured
-from perdure.kernel.mailboxes import Mailbox
 from perdure.kernel.ops import CheckFence, Op, Wake
-from perdure.kernel.records import Engine, Run
+from perdure.kernel.rows import Engine
+from perdure.kernel.runs import Run
+from perdure.kernel.wait_matches import Mailbox
 from perdure.ports import Clock, LoadedRun, Probe, Store
 from perdure.values.limits import Limits
 

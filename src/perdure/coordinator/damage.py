@@ -7,7 +7,7 @@ from typing import Final
 from perdure.errors import RowDamaged
 from perdure.kernel.invariants import damage_to_run, damage_to_wait
 from perdure.kernel.ops import Expire, Op, Resume, Take, Wake
-from perdure.kernel.records import Damage
+from perdure.kernel.runs import Damage
 from perdure.ports import LoadedRun
 
 _GOING_ON: Final = (Expire, Resume, Take, Wake)  # Ops that need all waits of the run.

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 
 from perdure.coordinator.damage import damage_to
-from perdure.kernel.records import Hold
+from perdure.kernel.runs import Hold
 from perdure.kernel.status import FINISHED
 from perdure.ports import LoadedRun, Store
 

@@ -17,9 +17,9 @@ from perdure.coordinator.damage import check_sound
 from perdure.coordinator.memory import Memory
 from perdure.coordinator.shared import shared_inputs, task_now
 from perdure.errors import DeadLetterNotFound, HandlersChanged, RunFinished
-from perdure.kernel import mailboxes
+from perdure.kernel import wait_matches
 from perdure.kernel.decision import NO_INPUT, DecisionInput, Stored
-from perdure.kernel.mailboxes import EMPTY, Mailbox
+from perdure.kernel.operation_notices import NOT_NOTIFIED
 from perdure.kernel.ops import (
     Advance,
     Answer,
@@ -35,10 +35,11 @@ from perdure.kernel.ops import (
     Start,
     Wake,
 )
-from perdure.kernel.readiness import NOT_NOTIFIED
-from perdure.kernel.records import Engine, Run
-from perdure.kernel.rules.starts import born_of
+from perdure.kernel.rows import Engine
+from perdure.kernel.rules.children import born_of
+from perdure.kernel.runs import Run
 from perdure.kernel.status import FINISHED, UNDOING
+from perdure.kernel.wait_matches import EMPTY, Mailbox
 
 
 class Knowledge(Struct, frozen=True, kw_only=True):
@@ -147,7 +148,7 @@ def _mailbox(run_id: str, builder: BatchBuilder, context: BatchContext, memory: 
     if mailbox is not None:
         return mailbox
     loaded = None if run_id in memory.runs else context.runs.get(run_id)
-    return EMPTY if loaded is None else mailboxes.opened(loaded.waits, loaded.events)
+    return EMPTY if loaded is None else wait_matches.opened(loaded.waits, loaded.events)
 
 
 def _check_letter(op: Op, builder: BatchBuilder, context: BatchContext) -> None:

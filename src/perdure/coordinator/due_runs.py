@@ -18,8 +18,8 @@ from perdure.coordinator.damage import damage_to
 from perdure.coordinator.listener import Background
 from perdure.coordinator.timers import Timers
 from perdure.kernel.ops import Advance, Wake
-from perdure.kernel.records import Run
 from perdure.kernel.rules.delivery import taken
+from perdure.kernel.runs import Run
 from perdure.kernel.status import Status
 from perdure.ports import Clock, Journal, LoadedRun, Store
 

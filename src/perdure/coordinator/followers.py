@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from perdure.kernel.records import Outcome, Run
+from perdure.kernel.runs import Outcome, Run
 
 Ended = tuple[Run, Outcome]
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final
 
-from perdure.coordinator.items import Item
+from perdure.coordinator.queued_ops import Item
 from perdure.kernel.ops import Retry, Wake
 
 _FORGET_AFTER: Final = 1_000  # runs that are kept in `_own_runs` although they have no op in that lane any more

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Protocol
 
 from perdure.kernel.effects import Effect
-from perdure.kernel.records import Engine
+from perdure.kernel.rows import Engine
 from perdure.ports import Offer
 
 

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from perdure.coordinator.coordinator import Coordinator
-from perdure.coordinator.patience import unavailable
+from perdure.coordinator.store_retries import unavailable
 from perdure.errors import EngineBug, PerdureError, StoreError
 from perdure.kernel import mail
 from perdure.kernel.ops import CheckFence, NotifyMembers, Op
-from perdure.kernel.records import Mail
+from perdure.kernel.rows import Mail
 from perdure.ports import Store
 
 _READ_AT_ONCE = 500

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from perdure.coordinator.batch_builder import BatchBuilder
-from perdure.kernel import mailboxes
+from perdure.kernel import wait_matches
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.effects import Deliver
-from perdure.kernel.mailboxes import EMPTY, Mailbox
-from perdure.kernel.readiness import Readiness
-from perdure.kernel.records import Outcome, Run
+from perdure.kernel.operation_notices import Readiness
+from perdure.kernel.runs import Outcome, Run
+from perdure.kernel.wait_matches import EMPTY, Mailbox
 from perdure.ports import LoadedRun
 
 
@@ -48,7 +48,7 @@ class Memory:
             if self.changed is not None:
                 self.changed.add(one.run.id)
             self.runs[one.run.id] = one.run
-            self.keep_mailbox(one.run.id, mailboxes.opened(one.waits, one.events))
+            self.keep_mailbox(one.run.id, wait_matches.opened(one.waits, one.events))
 
     def forget(self, run_ids: Iterable[str]) -> list[str]:
         """Remove runs from memory. Return those that were there."""
@@ -84,7 +84,7 @@ class Memory:
         if builder.readiness:
             self.readiness.update({run_id: known for run_id, known in builder.readiness.items() if run_id in runs})
         for run_id, waits, events in committed.taken:
-            self.keep_mailbox(run_id, mailboxes.opened(waits, events))
+            self.keep_mailbox(run_id, wait_matches.opened(waits, events))
 
     def win(self, batch: Batch, committed: Committed) -> tuple[list[Deliver], list[str]]:
         """Take over what the transaction found out. Return what this engine's runs have won, and the winners that no
@@ -98,9 +98,9 @@ class Memory:
                 continue
             mailbox = self.mailbox(won.run_id)
             if won.event is not None:
-                self.keep_mailbox(won.run_id, mailboxes.give(mailbox, won.event))
+                self.keep_mailbox(won.run_id, wait_matches.give(mailbox, won.event))
             elif won.position not in mailbox.won:
-                self.keep_mailbox(won.run_id, mailboxes.fire(mailbox, won.position, won.option))
+                self.keep_mailbox(won.run_id, wait_matches.fire(mailbox, won.position, won.option))
             outcome: tuple[Run, Outcome] | None = None
             if won.target is not None and (write := batch.runs.get(won.target)) is not None:
                 outcome = write.run, write.outcome or Outcome()

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from perdure.kernel.ops import Advance, Cooperate
-from perdure.kernel.records import Audit, Hold, Run
+from perdure.kernel.runs import Audit, Hold, Run
 from perdure.kernel.status import Status
 
 log = logging.getLogger("perdure")

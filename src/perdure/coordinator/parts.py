@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from perdure.coordinator.callers import Callers
 from perdure.coordinator.effects import Effects
 from perdure.coordinator.inbox import Inbox
-from perdure.coordinator.items import Item
 from perdure.coordinator.listener import CoordinatorListener
 from perdure.coordinator.memory import Memory
 from perdure.coordinator.notices import Stats
+from perdure.coordinator.queued_ops import Item
 from perdure.errors import EngineStopped
 from perdure.kernel.effects import Drop
 from perdure.kernel.ops import Op

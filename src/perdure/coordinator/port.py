@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from typing import Any, Protocol
 
-from perdure.kernel.mailboxes import Mailbox
 from perdure.kernel.ops import Op
-from perdure.kernel.records import Engine, Run
+from perdure.kernel.rows import Engine
+from perdure.kernel.runs import Run
+from perdure.kernel.wait_matches import Mailbox
 
 
 class Fence(Protocol):

@@ -16,7 +16,7 @@ from perdure.coordinator.listener import Background, Code
 from perdure.coordinator.sweep import Sweeper
 from perdure.errors import StoreError
 from perdure.kernel.ops import Spread, Take
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.kernel.status import Status
 from perdure.ports import Clock, LoadedRun, Store
 

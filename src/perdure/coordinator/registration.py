@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from perdure.coordinator.items import from_outside
 from perdure.coordinator.parts import Parts
-from perdure.coordinator.patience import Restarts
+from perdure.coordinator.queued_ops import from_outside
 from perdure.coordinator.store_requests import StoreRequests
+from perdure.coordinator.store_retries import Restarts
 from perdure.errors import Fenced, StoreBroken, StoreMisconfigured
-from perdure.kernel.records import Engine
+from perdure.kernel.rows import Engine
 
 log = logging.getLogger("perdure")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.coordinator.items import Item
+from perdure.coordinator.queued_ops import Item
 from perdure.errors import QueueFull, RunNotWaiting
 from perdure.kernel.batch import Committed
 from perdure.kernel.ops import Send

@@ -16,13 +16,13 @@ from msgspec.structs import replace
 
 from perdure.coordinator.batch_builder import BatchBuilder
 from perdure.coordinator.batch_context import BatchContext
+from perdure.coordinator.batch_decisions import Decided, DecidedBatch, Mailed, decide_in_pieces
 from perdure.coordinator.context_loader import load_context
 from perdure.coordinator.damaged_runs import set_aside
 from perdure.coordinator.decision_inputs import Knowledge
-from perdure.coordinator.decisions import Decided, DecidedBatch, Mailed, decide_in_pieces
-from perdure.coordinator.items import Item, from_outside, without_mail
 from perdure.coordinator.notices import entries_of, note_hold
 from perdure.coordinator.parts import Parts
+from perdure.coordinator.queued_ops import Item, from_outside, without_mail
 from perdure.coordinator.registration import Registration
 from perdure.coordinator.replies import answer
 from perdure.coordinator.store_requests import StoreRequests
@@ -37,7 +37,7 @@ from perdure.errors import (
     StoreMisconfigured,
     StoreUnavailable,
 )
-from perdure.kernel import mailboxes
+from perdure.kernel import wait_matches
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.decision import Decision
 from perdure.kernel.effects import Begin, Deliver, Effect, Proceed
@@ -56,7 +56,7 @@ from perdure.kernel.ops import (
     UndoScope,
     Wake,
 )
-from perdure.kernel.records import Hold
+from perdure.kernel.runs import Hold
 from perdure.kernel.status import ACTIVE, Status
 
 log = logging.getLogger("perdure")
@@ -251,7 +251,7 @@ class Settlement:
             for one in (await self._store.load(known[start : start + _RECOLLECTED_AT_ONCE])).values():
                 if one.run.owner == self._registration.engine.id:
                     builder.runs[one.run.id] = one.run
-                    builder.mailboxes[one.run.id] = mailboxes.opened(one.waits, one.events)
+                    builder.mailboxes[one.run.id] = wait_matches.opened(one.waits, one.events)
                     won = [e for e in one.events if e.position is not None]
                     for event in won:
                         committed.sent[event.id] = (*committed.sent.get(event.id, ()), one.run.id)

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from perdure.coordinator.items import Item
 from perdure.coordinator.notices import Outage
 from perdure.coordinator.parts import Parts
+from perdure.coordinator.queued_ops import Item
 from perdure.errors import OutcomeUnknown, PerdureError, StoreBusy, StoreError, StoreMisconfigured, StoreUnavailable
 from perdure.kernel.batch import Batch, Committed
 

@@ -26,10 +26,10 @@ from perdure.http.pages import Pages
 from perdure.http.params import Body
 from perdure.http.problems import HANDLERS, Refused
 from perdure.http.rate_limit import Pace
-from perdure.http.reach import reads_some
+from perdure.http.request_checks import SLASH, Shield
 from perdure.http.routes import MONITORED, ROUTERS, TAGS
-from perdure.http.shield import SLASH, Shield
 from perdure.http.streams import Streams
+from perdure.http.visible_runs import reads_some
 from perdure.ports import Store
 from perdure.values.arguments import checked, shown
 

@@ -9,7 +9,9 @@ from msgspec.structs import replace
 
 from perdure.kernel.artifacts import ArtifactWrites
 from perdure.kernel.cooperation import Cooperation
-from perdure.kernel.records import Audit, DeadLetter, Entry, Event, Mail, Outcome, PublishedValue, Run, StreamItem, Wait
+from perdure.kernel.events import DeadLetter, Event
+from perdure.kernel.rows import Entry, Mail, PublishedValue, StreamItem, Wait
+from perdure.kernel.runs import Audit, Outcome, Run
 from perdure.kernel.shared import SharedWrites
 from perdure.kernel.status import Status
 from perdure.kernel.tasks import TaskWrites

@@ -11,18 +11,13 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from perdure.kernel.lives import without_life
-
-Lineage = tuple[str, ...]
+from perdure.kernel.lineages import is_shortened, read_origin
 
 VERSION_SEPARATOR: Final = "\x1f"  # between an operation's topic and its version; no topic contains it
 
 TOKEN_TAG: Final = "perdure.token:"  # noqa: S105 - the prefix of the tags of runs that have cancellation tokens
 APART_TAG: Final = "perdure.apart"  # marks a called run that ends only when its caller says so: see ops.Notify
 _OWN_TAGS: Final = (TOKEN_TAG, APART_TAG)
-
-LINEAGE_WHOLE_MAX: Final = 64  # ids: a longer lineage is shortened
-LINEAGE_END: Final = 8  # ids at the end of a shortened lineage
 
 
 def stored_version(topic: str, version: str) -> str:
@@ -168,47 +163,8 @@ class Cooperation(Struct, kw_only=True, gc=False):
         return size
 
 
-def origin_of(message_id: str, lineage: Lineage) -> str:
-    """Return the origin of an operation's run as its row has it: the lineage and the message it was started for."""
-    return f"{'/'.join(lineage)} {message_id}"
-
-
-def read_origin(origin: str) -> tuple[str, Lineage]:
-    """Return a run's message and its lineage."""
-    lineage, _, message_id = without_life(origin).partition(" ")
-    return message_id, read_lineage(lineage)
-
-
 # Every row has its lineage. If each row had all ids, the size of a hierarchy would grow with the square of its depth.
 # So a long lineage has its root, the number of ids left out, and its end. The runs' parents lead to the other ids.
-
-
-def read_lineage(text: str) -> Lineage:
-    """Return the lineage from its stored text. Rows from before lineages were shortened are read too."""
-    return shortened(tuple(text.split("/")))
-
-
-def shortened(lineage: Lineage) -> Lineage:
-    """Return the lineage. A long one is shortened to its root, "+n" for n ids that are left out, and its last ids."""
-    if len(lineage) <= LINEAGE_WHOLE_MAX or is_shortened(lineage):
-        return lineage
-    return (lineage[0], f"+{len(lineage) - 1 - LINEAGE_END}", *lineage[-LINEAGE_END:])
-
-
-def is_shortened(lineage: Lineage) -> bool:
-    return len(lineage) > LINEAGE_END and lineage[1].startswith("+")
-
-
-def extended(lineage: Lineage, id: str) -> Lineage:
-    """Return the lineage of a child. Equal lineages have equal children, whether they were read or made."""
-    if not is_shortened(lineage):
-        return shortened((*lineage, id))
-    return (lineage[0], f"+{int(lineage[1]) + 1}", *lineage[3:], id)
-
-
-def depth_of(lineage: Lineage) -> int:
-    """Return how many ids a lineage has, including those that are left out."""
-    return len(lineage) - 1 + int(lineage[1]) if is_shortened(lineage) else len(lineage)
 
 
 def asked_from_above(runs: Iterable[OperationRow], events: Iterable[MessageEventRow]) -> tuple[set[str], list[str]]:

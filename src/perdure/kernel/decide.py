@@ -11,23 +11,25 @@ from typing import Any
 
 from perdure.kernel import ops
 from perdure.kernel.decision import NO_INPUT, Decision, DecisionInput
-from perdure.kernel.records import Run
 from perdure.kernel.rules import (
     access,
     advances,
     artifacts,
-    changes,
+    cancellation,
+    deadlines,
     delivery,
-    endings,
-    handlers,
+    handler_registry,
     holds,
+    manual_retry,
     operations,
     ownership,
     records,
     starts,
     streams,
     tasks,
+    updates,
 )
+from perdure.kernel.runs import Run
 
 
 def decide(run: Run | None, op: ops.Op, me: str, inputs: DecisionInput = NO_INPUT) -> Decision:
@@ -47,15 +49,15 @@ RULES: dict[type, Callable[[Run | None, Any, str, DecisionInput], Decision]] = {
     ops.PutToken: access.put_token,
     ops.PutSession: access.put_session,
     ops.EndSession: access.end_session,
-    ops.RegisterHandlers: handlers.register,
-    ops.RetireHandlers: handlers.retire,
+    ops.RegisterHandlers: handler_registry.register,
+    ops.RetireHandlers: handler_registry.retire,
     ops.Take: ownership.take,
     ops.Count: ownership.count,
     ops.Release: ownership.release,
-    ops.Cancel: endings.cancel,
-    ops.Expire: endings.expire,
-    ops.Retry: changes.retry,
-    ops.Update: changes.update,
+    ops.Cancel: cancellation.cancel,
+    ops.Expire: deadlines.expire,
+    ops.Retry: manual_retry.retry,
+    ops.Update: updates.update,
     ops.SetHold: holds.set_hold,
     ops.Resume: holds.resume,
     ops.Send: delivery.send,
@@ -66,7 +68,7 @@ RULES: dict[type, Callable[[Run | None, Any, str, DecisionInput], Decision]] = {
     ops.CheckFence: delivery.check_fence,
     ops.Emit: operations.emit,
     ops.Cooperate: operations.cooperate,
-    ops.Notify: endings.notify,
+    ops.Notify: cancellation.notify,
     ops.Settle: operations.settle,
     ops.CancelScope: operations.cancel_scope,
     ops.NotifyMembers: operations.notify_members,

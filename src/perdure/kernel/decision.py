@@ -15,24 +15,16 @@ from perdure.kernel.access import StoredToken
 from perdure.kernel.artifacts import ArtifactWrites
 from perdure.kernel.cooperation import Cooperation
 from perdure.kernel.effects import Deliver, Effect
+from perdure.kernel.events import DeadLetter, Event
 from perdure.kernel.failures import Failure
-from perdure.kernel.mailboxes import EMPTY, Mailbox
-from perdure.kernel.readiness import NOT_NOTIFIED, Readiness
-from perdure.kernel.record_versions import Record
-from perdure.kernel.records import (
-    Audit,
-    DeadLetter,
-    Entry,
-    Event,
-    Outcome,
-    PublishedValue,
-    Run,
-    StreamItem,
-    Wait,
-)
+from perdure.kernel.operation_notices import NOT_NOTIFIED, Readiness
+from perdure.kernel.records import Record
+from perdure.kernel.rows import Entry, PublishedValue, StreamItem, Wait
+from perdure.kernel.runs import Audit, Outcome, Run
 from perdure.kernel.shared import SharedWrites
 from perdure.kernel.status import FINISHED, Status, check_transition
 from perdure.kernel.tasks import Task, TaskWrites
+from perdure.kernel.wait_matches import EMPTY, Mailbox
 
 Stored = tuple[tuple[Wait, ...], tuple[Event, ...]]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from perdure.kernel.events import Event
 from perdure.kernel.ops import Notify
-from perdure.kernel.records import Event, Outcome, Run
+from perdure.kernel.runs import Outcome, Run
 
 
 class Begin(Struct, frozen=True, gc=False):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from perdure.errors import InvariantViolated, RowDamaged
 from perdure.kernel.decision import Decision
-from perdure.kernel.records import DEFINITION, Damage, Entry, Run, Wait
+from perdure.kernel.rows import DEFINITION, Entry, Wait
+from perdure.kernel.runs import Damage, Run
 from perdure.kernel.status import FINISHED
 
 TIME_MIN, TIME_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999, in microseconds

@@ -12,8 +12,9 @@ import msgspec
 from perdure import errors
 from perdure.errors import EngineBug, PerdureError, RunNotFound
 from perdure.kernel import ops
-from perdure.kernel.records import Mail, Run
+from perdure.kernel.rows import Mail
 from perdure.kernel.rules.delivery import Delivered, Queued, TargetFinished, TargetNotFound
+from perdure.kernel.runs import Run
 
 _Deliverable = (
     ops.Send

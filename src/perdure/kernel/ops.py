@@ -9,8 +9,10 @@ from msgspec import UNSET, Struct, UnsetType, field
 from perdure.kernel.access import StoredSession, StoredToken
 from perdure.kernel.artifacts import ArtifactWrites, Chunk
 from perdure.kernel.cooperation import Cooperation
-from perdure.kernel.record_versions import Record
-from perdure.kernel.records import DeadLetter, Entry, Event, Hold, Outcome, PublishedValue, StreamItem, Wait
+from perdure.kernel.events import DeadLetter, Event
+from perdure.kernel.records import Record
+from perdure.kernel.rows import Entry, PublishedValue, StreamItem, Wait
+from perdure.kernel.runs import Hold, Outcome
 from perdure.kernel.status import Status
 from perdure.kernel.tasks import Task
 

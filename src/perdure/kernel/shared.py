@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from perdure.kernel.access import StoredSession, StoredToken
-from perdure.kernel.record_versions import Record
+from perdure.kernel.records import Record
 
 
 class HandlerChange(Struct, frozen=True, gc=False):

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 
 from perdure.kernel.batch import Batch, Committed
-from perdure.kernel.records import Staged
+from perdure.kernel.rows import Staged
 
 
 class StepPlace(Struct, frozen=True, kw_only=True):

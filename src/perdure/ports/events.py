@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from perdure.kernel.records import DeadLetter, Event
+from perdure.kernel.events import DeadLetter, Event
 
 
 class EventStore(Protocol):

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from perdure.kernel.records import Engine
+from perdure.kernel.rows import Engine
 from perdure.ports.runs import LoadedRun, Offer
 
 # How long the row of a dead engine is kept that did not sign off. An engine that was only cut off finds out by the

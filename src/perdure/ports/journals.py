@@ -7,7 +7,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from perdure.kernel.records import Audit, Entry, Staged, Wait
+from perdure.kernel.rows import Entry, Staged, Wait
+from perdure.kernel.runs import Audit
 
 
 class Journal(Struct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from perdure.kernel.record_versions import Record
+from perdure.kernel.records import Record
 
 
 class RecordStore(Protocol):

@@ -8,7 +8,9 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from perdure.kernel.records import Damage, Event, Hold, Outcome, Run, Wait
+from perdure.kernel.events import Event
+from perdure.kernel.rows import Wait
+from perdure.kernel.runs import Damage, Hold, Outcome, Run
 from perdure.ports.journals import Journal
 
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from perdure.kernel.records import PublishedValue, StreamItem
+from perdure.kernel.rows import PublishedValue, StreamItem
 
 # A page of a stream ends after this many characters. It has at least one item if there is one.
 STREAM_PAGE_CHARS_MAX = 4 * 1024 * 1024

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from perdure.kernel.cooperation import read_origin
-from perdure.kernel.records import Run
+from perdure.kernel.lineages import read_origin
+from perdure.kernel.runs import Run
 from perdure.ports import Offer
 
 

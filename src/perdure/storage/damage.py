@@ -13,23 +13,12 @@ from perdure.errors import RowDamaged
 from perdure.kernel.access import StoredSession, StoredToken
 from perdure.kernel.artifacts import Artifact
 from perdure.kernel.cooperation import HandlerRow, MessageEventRow, MessageRow, OperationRow, ReturnValueRow
+from perdure.kernel.events import DeadLetter, Event
 from perdure.kernel.failures import Failure
 from perdure.kernel.invariants import TIME_MAX, TIME_MIN
-from perdure.kernel.record_versions import Record
-from perdure.kernel.records import (
-    Audit,
-    Damage,
-    DeadLetter,
-    Engine,
-    Entry,
-    Event,
-    Mail,
-    PublishedValue,
-    Run,
-    Staged,
-    StreamItem,
-    Wait,
-)
+from perdure.kernel.records import Record
+from perdure.kernel.rows import Engine, Entry, Mail, PublishedValue, Staged, StreamItem, Wait
+from perdure.kernel.runs import Audit, Damage, Run
 from perdure.kernel.status import Status
 from perdure.kernel.tasks import Task
 from perdure.ports import LoadedRun

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from perdure.engine import Engine
-from perdure.kernel.records import Staged
+from perdure.kernel.rows import Staged
 from perdure.models.cooperation.define import Operation
 from perdure.models.functions.define import Workflow
 from perdure.ports import StepPlace, Store

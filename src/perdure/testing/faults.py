@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from perdure.errors import CommitRefused, EngineBug, Misuse, OutcomeUnknown, StoreBroken, StoreBusy
 from perdure.kernel.batch import Batch, Committed
-from perdure.kernel.records import Staged
+from perdure.kernel.rows import Staged
 from perdure.ports import StepPlace, Store
 from perdure.testing.proxy import StoreProxy
 from perdure.values.arguments import checked

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 
 from perdure.errors import InvalidTransition, InvariantViolated
-from perdure.kernel import mailboxes
+from perdure.kernel import wait_matches
 from perdure.kernel.invariants import check_entry, check_run
-from perdure.kernel.records import DEFINITION, Audit, Entry, Run, Staged, Wait
+from perdure.kernel.rows import DEFINITION, Entry, Staged, Wait
+from perdure.kernel.runs import Audit, Run
 from perdure.kernel.status import FINISHED, Status, check_transition
 from perdure.kernel.tasks import TASK_EVENT, task_event
 from perdure.ports import ArtifactFilter, LoadedRun, RunFilter, Store, TaskFilter
@@ -205,7 +206,7 @@ async def _overlooked(store: Store, loaded: LoadedRun, now: int) -> AsyncIterato
         queued += [event for event in await store.events(name=name, limit=_QUEUE) if event.consumed]
     for wait in waits:
         for event in queued:
-            if event.expires_at > now and mailboxes.accepts(wait, event):
+            if event.expires_at > now and wait_matches.accepts(wait, event):
                 yield f"waits at {wait.position} for event {wait.name!r}, and {event.id} is there"
 
 

@@ -13,8 +13,10 @@ from perdure.kernel.access import StoredSession, StoredToken
 from perdure.kernel.artifacts import Artifact
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.cooperation import HandlerList, MessageEventRow, ScopeRows
-from perdure.kernel.record_versions import Record
-from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Hold, Mail, PublishedValue, Run, Staged
+from perdure.kernel.events import DeadLetter, Event
+from perdure.kernel.records import Record
+from perdure.kernel.rows import Engine, Entry, Mail, PublishedValue, Staged
+from perdure.kernel.runs import Audit, Hold, Run
 from perdure.kernel.tasks import Task
 from perdure.ports import (
     ArtifactFilter,

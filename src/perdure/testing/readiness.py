@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from perdure.errors import InvariantViolated
-from perdure.kernel.cooperation import read_origin
+from perdure.kernel.lineages import read_origin
 from perdure.kernel.status import Status
 from perdure.models.cooperation.define import Operation
-from perdure.models.cooperation.events import State, check_rows, state_of
+from perdure.models.cooperation.message_events import State, check_rows, state_of
 from perdure.models.cooperation.rows import RowCodec, StoredScopes
-from perdure.models.cooperation.tokens import add_cancellations
+from perdure.models.cooperation.token_cancellation import add_cancellations
 from perdure.ports import Codec, PlainCodec, RunFilter, Store
 from perdure.testing.ready_runs import ready
 from perdure.values.arguments import checked

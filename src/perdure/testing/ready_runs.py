@@ -10,18 +10,11 @@ from typing import Final
 
 import msgspec
 
-from perdure.kernel.cooperation import depth_of
-from perdure.models.cooperation.context import (
-    EXEMPT,
-    HAPPY_DEADLINE,
-    NOT_BEFORE,
-    ROLLBACK_DEADLINE,
-    CancellationToken,
-    Context,
-    token_names,
-)
-from perdure.models.cooperation.events import SLEEP_TOPIC, EventType, Kinship, Lineage, Message, MessageEvent
+from perdure.kernel.lineages import Kinship, Lineage, depth_of
+from perdure.models.cooperation.context import EXEMPT, NOT_BEFORE, CancellationToken, Context, token_names
+from perdure.models.cooperation.deadlines import HAPPY_DEADLINE, ROLLBACK_DEADLINE
 from perdure.models.cooperation.failures import DISMISSED, Failure
+from perdure.models.cooperation.message_events import SLEEP_TOPIC, EventType, Message, MessageEvent
 from perdure.models.cooperation.strategies import Pending, Registry, Strategy
 from perdure.values.arguments import checked
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from perdure.kernel.records import DeadLetter
+from perdure.kernel.events import DeadLetter
 from perdure.ports import Codec
 from perdure.views.values import shown_time, shown_value
 

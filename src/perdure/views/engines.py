@@ -7,7 +7,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from perdure.kernel.cooperation import VERSION_SEPARATOR, read_version
-from perdure.kernel.records import Engine
+from perdure.kernel.rows import Engine
 from perdure.views.values import shown_time
 
 

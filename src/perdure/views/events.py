@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from perdure.kernel.records import Event
+from perdure.kernel.events import Event
 from perdure.ports import Codec
 from perdure.views.values import shown_time, shown_value
 

@@ -11,7 +11,8 @@ from msgspec import Struct
 from perdure.kernel.cooperation import MessageEventRow
 from perdure.kernel.failures import Failure
 from perdure.kernel.invariants import TIME_MAX, TIME_MIN
-from perdure.kernel.records import Audit, Entry
+from perdure.kernel.rows import Entry
+from perdure.kernel.runs import Audit
 from perdure.models.cooperation.failures import Failure as Cause
 from perdure.models.functions.artifacts import STAGED
 from perdure.ports import Codec, PlainCodec

@@ -13,7 +13,7 @@ from perdure.errors import Misuse
 from perdure.kernel.cooperation import read_version
 from perdure.kernel.failures import Failure
 from perdure.kernel.invariants import damage_to_run
-from perdure.kernel.records import Hold, Run
+from perdure.kernel.runs import Hold, Run
 from perdure.ports import Codec, StoredRun
 from perdure.values.checks import checked_text
 from perdure.views.values import optional_time, shown_time, shown_value, stored_failure

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from perdure.kernel.records import StreamItem
+from perdure.kernel.rows import StreamItem
 from perdure.ports import Codec
 from perdure.views.values import plain_value, shown_time
 

@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 from perdure.errors import OutcomeUnknown, StoreBusy
 from perdure.kernel.batch import Batch, Committed
-from perdure.kernel.mailboxes import accepts
-from perdure.kernel.records import Event, Wait
+from perdure.kernel.events import Event
+from perdure.kernel.rows import Wait
 from perdure.kernel.status import Status
+from perdure.kernel.wait_matches import accepts
 from perdure.testing.conformance.base import Author, a_run, an_event, insert, update, waits_for
 from tests.storage.postgres.meddler import author_on, meddler
 from tests.storage.postgres.server import Servers

@@ -15,7 +15,7 @@ import pytest
 
 from perdure.errors import CommitConflict, CommitRefused, Fenced, OutcomeUnknown, RunNotFound, StoreBroken, StoreBusy
 from perdure.kernel.batch import Batch, Committed
-from perdure.kernel.records import Mail
+from perdure.kernel.rows import Mail
 from perdure.ports import Offer, RunFilter, Store
 from perdure.storage import open_store
 from perdure.storage.postgres import PostgresStore

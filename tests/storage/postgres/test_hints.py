@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from perdure.kernel.records import Mail
+from perdure.kernel.rows import Mail
 from perdure.kernel.status import Status
 from perdure.storage.postgres import PostgresStore
 from perdure.testing.conformance.base import a_run, an_event, insert, update, waits_for

@@ -18,7 +18,7 @@ from perdure.errors import ArtifactNotFound
 from perdure.http.dependencies import Asked, TheClient
 from perdure.http.params import After, Id, Limit, Text, cursor_of
 from perdure.http.problems import no
-from perdure.http.reach import reach_of, reads_artifact, reads_some
+from perdure.http.visible_runs import reach_of, reads_artifact, reads_some
 
 _MEDIA_TYPE: Final = re.compile(
     r'[\w!#$&^.+-]{1,100}/[\w!#$&^.+-]{1,100}(; ?[\w-]{1,40}=("[\w .-]{0,80}"|[\w.-]{1,80}))*',

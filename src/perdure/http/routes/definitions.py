@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from perdure.http.dependencies import Asked, TheClient
 from perdure.http.problems import no
-from perdure.http.reach import reach_of, reads_some
+from perdure.http.visible_runs import reach_of, reads_some
 
 
 class DefinitionView(Struct, frozen=True, kw_only=True):

@@ -19,13 +19,13 @@ from perdure.errors import (
     UnstorableValue,
 )
 from perdure.http.access import caller_of, operates
-from perdure.http.conditions import IdempotencyKey, event_key_of
 from perdure.http.dependencies import Asked, TheClient
 from perdure.http.params import Body, Id, Limit, Name, Text
+from perdure.http.preconditions import IdempotencyKey, event_key_of
 from perdure.http.problems import Refused, no
-from perdure.http.reach import operates_run, reach_of, reads_some
 from perdure.http.routes.run import Nothing
 from perdure.http.scopes import Scope
+from perdure.http.visible_runs import operates_run, reach_of, reads_some
 from perdure.views import EventView
 
 _SENDING = (RunNotWaiting, KeyReused, QueueFull, UnstorableValue, InvalidArguments)

@@ -21,11 +21,11 @@ from perdure.errors import (
     RunNotRetryable,
 )
 from perdure.http.access import caller_of
-from perdure.http.conditions import ETAG, IfMatch, etag, expected_version
 from perdure.http.dependencies import Asked, TheClient
 from perdure.http.params import Body, Id, Tags, moment
+from perdure.http.preconditions import ETAG, IfMatch, etag, expected_version
 from perdure.http.problems import no
-from perdure.http.reach import operates_run, reach_of, reads_run
+from perdure.http.visible_runs import operates_run, reach_of, reads_run
 from perdure.views import RunView
 
 _CHANGE = (RunNotFound, RunFinished, ConcurrentModification, InvalidArguments, "precondition_required")

@@ -15,7 +15,7 @@ from perdure.graph import DefinitionView, GraphEvents, TokensView
 from perdure.http.dependencies import Asked, TheClient
 from perdure.http.params import Id, Limit
 from perdure.http.problems import no
-from perdure.http.reach import reach_of, reads_run
+from perdure.http.visible_runs import reach_of, reads_run
 from perdure.views import AuditView, History, RunTree, StreamItemView
 
 _TREE_RUNS_MAX = 10_000

@@ -24,9 +24,9 @@ from perdure.errors import Misuse, RunNotFound
 from perdure.http.dependencies import Asked, TheClient, TheStreams
 from perdure.http.params import Id, Wanted, wanted_runs
 from perdure.http.problems import no
-from perdure.http.reach import reach_of, reads_run, reads_some
 from perdure.http.routes.run import found
 from perdure.http.streams import MEDIA_TYPE, StreamEvent, looked
+from perdure.http.visible_runs import reach_of, reads_run, reads_some
 from perdure.kernel.status import FINISHED, Status
 from perdure.views import AuditView, RunView
 

@@ -23,12 +23,12 @@ from perdure import BulkReport, RunSelection
 from perdure.engine import AnyClient
 from perdure.errors import InvalidArguments, Misuse, PerdureError, RunExists, UnknownWorkflow, UnstorableValue
 from perdure.http.access import caller_of, operates, reads
-from perdure.http.conditions import ETAG, IdempotencyKey, etag, run_id_of
 from perdure.http.dependencies import Asked, TheClient
 from perdure.http.params import Body, Hold, Limit, Name, Tags, Wanted, moment, wanted_runs
+from perdure.http.preconditions import ETAG, IdempotencyKey, etag, run_id_of
 from perdure.http.problems import Problem, Refused, no, problem_of
-from perdure.http.reach import operates_some, reach_of, reads_some
 from perdure.http.scopes import Scope
+from perdure.http.visible_runs import operates_some, reach_of, reads_some
 from perdure.kernel.status import ACTIVE, Status
 from perdure.views import Page, RunView
 

@@ -16,7 +16,7 @@ from perdure.http.access import caller_of, operates
 from perdure.http.dependencies import Asked, TheClient
 from perdure.http.params import After, Body, Id, Limit, Name, Text, cursor_of
 from perdure.http.problems import Refused, no
-from perdure.http.reach import operates_task, reach_of, reads_some, reads_task
+from perdure.http.visible_runs import operates_task, reach_of, reads_some, reads_task
 
 _CLAIMED = (TaskNotFound, TaskClosed, TaskLost, InvalidArguments)
 _LEASE_S_MAX = 24 * 3600

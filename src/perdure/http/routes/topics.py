@@ -24,12 +24,12 @@ from perdure.errors import (
     UnstorableValue,
 )
 from perdure.http.access import caller_of, operates, reads
-from perdure.http.conditions import IdempotencyKey, run_id_of
 from perdure.http.dependencies import Asked, TheClient
 from perdure.http.params import Body, Id, Name, Tags, moment
+from perdure.http.preconditions import IdempotencyKey, run_id_of
 from perdure.http.problems import Refused, no
-from perdure.http.reach import operates_run, reads_run
 from perdure.http.routes.run import Nothing, Reason, found
+from perdure.http.visible_runs import operates_run, reads_run
 from perdure.views import HierarchyView, RunView
 
 _DELAY_S_MAX = 100 * 366 * 86_400

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perdure.kernel import ops
 from perdure.kernel.decision import NOTHING, Decision, DecisionInput
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.kernel.shared import SharedWrites
 
 

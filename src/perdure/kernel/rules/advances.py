@@ -1,23 +1,24 @@
-"""The rules of advances: what a run of a function or a graph did. Entries, waits and children, its end, or what it
-continues as."""
+"""The rules of advances: what a run of a function or a graph did. Entries, waits and children, or its end.
+
+Which events win the new waits is in delivery.py, what a run continues as in continuation.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from msgspec.structs import replace
 
-from perdure.kernel import mailboxes, ops
+from perdure.kernel import ops
 from perdure.kernel.decision import NOTHING, Decision, DecisionInput, deliveries, move, note
-from perdure.kernel.effects import Begin, Drop, Effect, Finish, Proceed
-from perdure.kernel.lives import next_life
-from perdure.kernel.mailboxes import EMPTY, Mailbox
-from perdure.kernel.records import Audit, Event, Run
+from perdure.kernel.effects import Begin, Effect, Finish, Proceed
+from perdure.kernel.events import Event
 from perdure.kernel.rules import artifacts, delivery, operations, streams
-from perdure.kernel.rules.endings import begin_rollback, cancel_child
-from perdure.kernel.rules.starts import born_of
+from perdure.kernel.rules.children import child_ops
+from perdure.kernel.rules.continuation import continue_run
+from perdure.kernel.rules.delivery import meet
+from perdure.kernel.rules.rollback import begin_rollback
+from perdure.kernel.runs import Audit, Run
 from perdure.kernel.status import ADVANCING, Status
-from perdure.kernel.unread import Placed
+from perdure.kernel.wait_matches import EMPTY, Mailbox
 
 
 def goes_on(run: Run, op: ops.Advance, me: str) -> bool:
@@ -60,14 +61,14 @@ def _advance_run(run: Run | None, op: ops.Advance, me: str, inputs: DecisionInpu
     if status not in ADVANCING:
         return NOTHING
     if op.continuation is not None:
-        return _continue(run, op, me, inputs)
+        return continue_run(run, op, me, inputs)
     mailbox: Mailbox | None = None
     given: tuple[Event, ...] = ()
     follow_ups: tuple[ops.Op, ...] = ()
     if op.waits or inputs.mailbox is not EMPTY:
-        mailbox, given = _meet(inputs.mailbox, op)
+        mailbox, given = meet(inputs.mailbox, op)
     if op.starts or op.cancels:
-        follow_ups = _child_ops(run, op)
+        follow_ups = child_ops(run, op)
     before = run
     if op.entries and (run.recoveries or run.tried):
         run = replace(run, recoveries=0, tried="")
@@ -140,44 +141,6 @@ def _ended(
     )
 
 
-def _continue(run: Run, op: ops.Advance, me: str, inputs: DecisionInput) -> Decision:
-    """Begin the same run again with another input. Its history and its audit rows are dropped. The events that were
-    sent to it are kept."""
-    continuation = op.continuation
-    assert continuation is not None
-    if run.status is Status.SUSPENDED:
-        run, _ = move(run, Status.RUNNING, op, op.cause)
-    run, more = note(
-        run,
-        op,
-        "continued",
-        f"continued as {continuation.workflow!r}",
-        bump=True,
-        workflow=continuation.workflow,
-        workflow_version=continuation.workflow_version,
-        owner=me if inputs.has_code else None,
-        claim=run.claim + 1,
-        recoveries=0,
-        tried="",
-        started_at=op.at,
-        origin=next_life(run.origin or continuation.origin),
-    )
-    mailbox = mailboxes.read_ahead(inputs.mailbox, op.read_ahead) if op.read_ahead else inputs.mailbox
-    return Decision(
-        run=run,
-        row=True,
-        mailbox=mailboxes.continue_anew(mailbox, op.events_read),
-        continued=True,
-        input=continuation.input,
-        events_read=op.events_read + op.read_ahead,
-        consumed=op.consumed,
-        audit=more,
-        effects=(Begin(run, continuation.input),) if inputs.has_code else (Drop(run.id, "continued elsewhere"),),
-        follow_ups=_child_ops(run, op),
-        reply=True,
-    )
-
-
 def _note_senders(run: Run, op: ops.Advance, inputs: DecisionInput) -> tuple[Run, tuple[Audit, ...]]:
     """Note in the audit trail who sent the broadcasts that the run has read, if the sender has a name. When a broadcast
     is sent, nobody knows yet which run will get it. An event to one run is noted when it is sent."""
@@ -194,27 +157,6 @@ def _read_by(mailbox: Mailbox, op: ops.Advance) -> list[Event]:
     positions = (*op.waits_dropped, *(wait.position for wait in op.waits))
     placed = [one for position in positions if (one := mailbox.given.get(position)) is not None]
     return [event for _, event in placed if event.id in op.events_read]
-
-
-def _meet(mailbox: Mailbox, op: ops.Advance) -> tuple[Mailbox | None, tuple[Event, ...]]:
-    """Close and open positions, and return the events that win the new ones. So no event is missed between the check
-    and the wait."""
-    before = mailbox
-    if op.read_ahead:
-        mailbox = mailboxes.read_ahead(mailbox, op.read_ahead)
-    freed: Sequence[Placed] = ()
-    if mailbox is not EMPTY and (op.waits_dropped or op.events_read):
-        mailbox, freed = mailboxes.closed(mailbox, op.waits_dropped, op.events_read, op.waits)
-    mailbox = mailboxes.add_waits(mailbox, op.waits)
-    # An event that was unread before fits no position that was open before. A freed event may fit one.
-    mailbox, given = mailboxes.settle(mailbox, op.at, op.waits, freed)
-    return (None if mailbox is before else mailbox), tuple(given)
-
-
-def _child_ops(run: Run, op: ops.Advance) -> tuple[ops.Op, ...]:
-    """Return the ops that start and cancel the children of an advance."""
-    why = f"its parent {run.id!r} no longer waits for it"
-    return (*(born_of(run, start) for start in op.starts), *(cancel_child(child, op, why) for child in op.cancels))
 
 
 def _proceed(run_id: str, given: tuple[Event, ...]) -> tuple[Effect, ...]:

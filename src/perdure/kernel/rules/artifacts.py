@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from perdure.kernel import ops
 from perdure.kernel.artifacts import ArtifactWrites
 from perdure.kernel.decision import NOTHING, Decision, DecisionInput
-from perdure.kernel.records import Run
 from perdure.kernel.rules.tasks import left_open
+from perdure.kernel.runs import Run
 from perdure.kernel.status import FINISHED, Status
 from perdure.kernel.tasks import TaskWrites
 

@@ -15,9 +15,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from perdure.kernel.batch import Batch, Committed, Won
-from perdure.kernel.mailboxes import accepts
-from perdure.kernel.records import DeadLetter, Event, Run, Wait
+from perdure.kernel.events import DeadLetter, Event
+from perdure.kernel.rows import Wait
+from perdure.kernel.rules.unread_events import fallback_of
 from perdure.kernel.status import FINISHED
+from perdure.kernel.wait_matches import accepts
 
 SPREAD_MAX: Final = 500  # how many waits get a retained event in one commit
 _QUEUE_PAGE: Final = 100
@@ -193,26 +195,13 @@ class _Matching:
 
     def _route(self, event: Event) -> None:
         """Apply the fallback of an event, since the run that it was sent to has ended."""
-        if event.fallback == "broadcast":
+        goes_on, dead = fallback_of(event, self.batch.runs[event.run_id or ""].run)
+        if goes_on:
             self.returning.append(event)
             return
         self.out.gone.append(event)
-        if event.fallback == "dead_letter":
-            self.out.dead.append(self._dead_letter(event))
-
-    def _dead_letter(self, event: Event) -> DeadLetter:
-        target: Run = self.batch.runs[event.run_id or ""].run
-        return DeadLetter(
-            id=event.id,
-            name=event.name,
-            value=event.value,
-            fields=event.fields,
-            run_id=target.id,
-            status=target.status,
-            ended_at=target.completed_at or target.updated_at,
-            consumed=event.consumed,
-            at=event.at,
-        )
+        if dead is not None:
+            self.out.dead.append(dead)
 
     # New waits look for queued events.
 

@@ -1,4 +1,5 @@
-"""The rules of delivery: which wait gets an event that is sent to a run, what a timer wins, how a run is woken.
+"""The rules of delivery: which wait gets an event that is sent to a run, which event a new wait gets, what a timer
+wins, how a run is woken. The matching itself is in perdure/kernel/wait_matches.py; broadcasts are in broadcasts.py.
 
 An event that was given to a waiting run stays in the store until an advance of that run has read it. So a crash in
 between loses nothing and delivers nothing twice.
@@ -6,18 +7,21 @@ between loses nothing and delivers nothing twice.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.errors import EngineBug, KeyReused, QueueFull, RunNotWaiting
-from perdure.kernel import mailboxes, ops
+from perdure.kernel import ops, wait_matches
 from perdure.kernel.decision import NOTHING, Decision, DecisionInput, deliveries, mine_or_free, note
 from perdure.kernel.effects import Begin, Deliver, Effect
-from perdure.kernel.mailboxes import Mailbox
-from perdure.kernel.records import Event, Run
+from perdure.kernel.event_queue import Placed
+from perdure.kernel.events import Event
+from perdure.kernel.runs import Run
 from perdure.kernel.status import FINISHED, Status
+from perdure.kernel.wait_matches import EMPTY, Mailbox
 
 # Actors that name nobody in particular. Requests of these actors are not noted in the audit trail.
 UNNAMED = frozenset({"api", "engine"})
@@ -95,8 +99,8 @@ def send(run: Run | None, op: ops.Send, me: str, inputs: DecisionInput) -> Decis
     if run.status in FINISHED:
         return Decision(reply=TargetFinished(run.id, run.status))
     mine_or_free(run, op, me)
-    before = mailboxes.without_expired(inputs.mailbox, op.at)
-    mailbox, given = mailboxes.put(before, event)
+    before = wait_matches.without_expired(inputs.mailbox, op.at)
+    mailbox, given = wait_matches.put(before, event)
     if given.position is None:
         if op.strict:
             raise RunNotWaiting(
@@ -104,7 +108,7 @@ def send(run: Run | None, op: ops.Send, me: str, inputs: DecisionInput) -> Decis
                 run_id=run.id,
                 event=event.name,
             )
-        count = mailboxes.pending(before, event.name, op.at)
+        count = wait_matches.pending(before, event.name, op.at)
         if count >= op.pending_max:
             raise QueueFull(
                 f"{count} events {event.name!r} already wait to be read by run {run.id!r}: send fewer, or let it read",
@@ -169,9 +173,9 @@ def forget(_run: Run | None, op: ops.Forget, _me: str, _inputs: DecisionInput) -
 
 
 def due(run: Run | None, op: ops.Due, me: str, inputs: DecisionInput) -> Decision:
-    if run is None or run.owner != me or run.claim != op.claim or not mailboxes.is_open(inputs.mailbox, op.position):
+    if run is None or run.owner != me or run.claim != op.claim or not wait_matches.is_open(inputs.mailbox, op.position):
         return NOTHING
-    mailbox = mailboxes.fire(inputs.mailbox, op.position, op.option)
+    mailbox = wait_matches.fire(inputs.mailbox, op.position, op.option)
     return Decision(run=run, mailbox=mailbox, effects=(Deliver(run.id, op.position, op.option),), reply=True)
 
 
@@ -179,7 +183,7 @@ def wake(run: Run | None, op: ops.Wake, me: str, inputs: DecisionInput) -> Decis
     if run is None or run.status in FINISHED:
         return NOTHING
     if run.owner == me and inputs.stored is not None:
-        mailbox, winners = mailboxes.learn(inputs.mailbox, *inputs.stored)
+        mailbox, winners = wait_matches.learn(inputs.mailbox, *inputs.stored)
         effects = tuple([Deliver(run.id, wait.position, wait.option, event, wait.target) for wait, event in winners])
         return Decision(run=run, mailbox=mailbox, effects=effects, reply=True)
     if run.owner is not None and run.owner != me:
@@ -209,3 +213,18 @@ def _can_take(run: Run, inputs: DecisionInput) -> bool:
 def taken(run: Run, me: str) -> Run:
     """Return a run that nobody owns as it is once this engine has claimed it."""
     return replace(run, owner=me, claim=run.claim + 1)
+
+
+def meet(mailbox: Mailbox, op: ops.Advance) -> tuple[Mailbox | None, tuple[Event, ...]]:
+    """Close and open positions, and return the events that win the new ones. So no event is missed between the check
+    and the wait."""
+    before = mailbox
+    if op.read_ahead:
+        mailbox = wait_matches.read_ahead(mailbox, op.read_ahead)
+    freed: Sequence[Placed] = ()
+    if mailbox is not EMPTY and (op.waits_dropped or op.events_read):
+        mailbox, freed = wait_matches.closed(mailbox, op.waits_dropped, op.events_read, op.waits)
+    mailbox = wait_matches.add_waits(mailbox, op.waits)
+    # An event that was unread before fits no position that was open before. A freed event may fit one.
+    mailbox, given = wait_matches.settle(mailbox, op.at, op.waits, freed)
+    return (None if mailbox is before else mailbox), tuple(given)

@@ -9,8 +9,8 @@ from perdure.kernel import ops
 from perdure.kernel.decision import NOTHING, Decision, DecisionInput, check_version, mine_or_free, move, note
 from perdure.kernel.effects import Begin, Drop
 from perdure.kernel.fingerprints import tried_too
-from perdure.kernel.records import Run
 from perdure.kernel.rules import operations
+from perdure.kernel.runs import Run
 from perdure.kernel.status import FINISHED, Status
 
 

@@ -2,8 +2,8 @@
 
 The model decides what a run does next (models/cooperation/machine.py). The rules here check who writes, and look after
 the run's status and its mail. No notice is lost. If an engine has the run in memory, the run wakes in the same commit
-if it can go on (kernel/readiness.py). If no engine owns the run, this engine takes it, or marks it for an engine that
-has its code. If another engine owns the run, that engine gets mail.
+if it can go on (kernel/operation_notices.py). If no engine owns the run, this engine takes it, or marks it for an
+engine that has its code. If another engine owns the run, that engine gets mail.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from msgspec.structs import replace
 
 from perdure.errors import AskedMeanwhile, IsOperation
 from perdure.kernel import ops
-from perdure.kernel.cooperation import APART_TAG, Cooperation, MessageEventRow, read_origin
+from perdure.kernel.cooperation import APART_TAG, Cooperation, MessageEventRow
 from perdure.kernel.decision import NOTHING, Decision, DecisionInput, mine_or_free, move, note
 from perdure.kernel.effects import Begin, Drop, Effect, Examine, Finish, Notified, Rearm
 from perdure.kernel.failures import Failure
-from perdure.kernel.readiness import ASK, JOIN, NEWS, UNDO, Readiness
-from perdure.kernel.records import Audit, Hold, Outcome, Run, Wait
+from perdure.kernel.lineages import read_origin
+from perdure.kernel.operation_notices import ASK, JOIN, NEWS, UNDO, Readiness
+from perdure.kernel.rows import Wait
+from perdure.kernel.runs import Audit, Hold, Outcome, Run
 from perdure.kernel.status import FINISHED, Status
 
 CALLED = "called"  # the bond of a run that was called by an operation

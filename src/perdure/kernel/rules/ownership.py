@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from perdure.kernel import ops
 from perdure.kernel.decision import NOTHING, Decision, DecisionInput, move, note
 from perdure.kernel.effects import Begin, Drop, Examine
-from perdure.kernel.records import Audit, Hold, Run
 from perdure.kernel.rules import operations
+from perdure.kernel.runs import Audit, Hold, Run
 from perdure.kernel.status import ADVANCING, Status
 
 

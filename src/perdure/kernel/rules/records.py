@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from perdure.kernel import ops
 from perdure.kernel.decision import Decision, DecisionInput
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.kernel.shared import SharedWrites
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from perdure.kernel import ops
 from perdure.kernel.decision import Decision, DecisionInput, audit
 from perdure.kernel.effects import Begin
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.kernel.status import Status, check_transition
 
 
@@ -51,14 +50,3 @@ def start(run: Run | None, op: ops.Start, me: str, _inputs: DecisionInput) -> De
         effects=(Begin(started, op.input),) if op.admit else (),
         reply=Started(started, True),
     )
-
-
-def born_of(parent: Run, start: ops.Start) -> ops.Start:
-    """Return the start of a child. It has its parent's tags beside its own. Unless it is detached, its deadline is not
-    later than its parent's. A child that undoes something for a parent that rolls back has no deadline of the parent:
-    none counts for a rollback, and the parent's may have begun it."""
-    if not parent.tags and parent.deadline is None:
-        return start
-    is_free = start.bond == "detached" or parent.status is Status.ROLLING_BACK
-    deadlines = [at for at in (start.deadline, None if is_free else parent.deadline) if at is not None]
-    return replace(start, tags={**parent.tags, **start.tags}, deadline=min(deadlines, default=None))

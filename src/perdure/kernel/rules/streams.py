@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from perdure.kernel import ops
 from perdure.kernel.decision import NOTHING, Decision, DecisionInput
 from perdure.kernel.effects import Published
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.kernel.status import FINISHED
 
 

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from perdure.errors import TaskClosed, TaskLost, TaskNotFound
-from perdure.kernel import mailboxes, ops
+from perdure.kernel import ops, wait_matches
 from perdure.kernel.decision import Decision, DecisionInput, mine_or_free
-from perdure.kernel.mailboxes import Mailbox
-from perdure.kernel.records import Run
 from perdure.kernel.rules import delivery
+from perdure.kernel.runs import Run
 from perdure.kernel.status import FINISHED
 from perdure.kernel.tasks import TASK_EVENT, Task, TaskAnswer, TaskRelease, TaskWrites
+from perdure.kernel.wait_matches import Mailbox
 
 
 def left_open(mailbox: Mailbox, positions: Iterable[str] | None) -> list[str]:
@@ -44,10 +44,10 @@ def answer(run: Run | None, op: ops.Answer, me: str, inputs: DecisionInput) -> D
     if op.worker is not None and task.worker != op.worker:
         raise lost(task, op.worker)
     mine_or_free(run, op, me)
-    if not mailboxes.is_open(inputs.mailbox, task.position):
+    if not wait_matches.is_open(inputs.mailbox, task.position):
         raise closed(replace(task, status="withdrawn"))
-    before = mailboxes.without_expired(inputs.mailbox, op.at)
-    mailbox, given = mailboxes.put(before, op.event, only_at=task.position)
+    before = wait_matches.without_expired(inputs.mailbox, op.at)
+    mailbox, given = wait_matches.put(before, op.event, only_at=task.position)
     decision = delivery.delivered(run, mailbox, given, me, inputs, reply=True)
     answered = TaskAnswer(task_id=task.id, worker=op.worker, by=op.actor if op.worker is None else op.worker, at=op.at)
     decision = replace(decision, tasks=TaskWrites(answers=[answered]))

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from perdure.errors import InvalidDefinition, ScopeFailed
 from perdure.models.bridges.function_emissions import emit as emit_and_wait
 from perdure.models.cooperation.topics import Topic
-from perdure.models.graphs.expressions import ValueMap
 from perdure.models.graphs.kinds.base import Kind, Preparing, Task, kind
+from perdure.models.graphs.mappings import ValueMap
 from perdure.values.arguments import checked
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from perdure.coordinator.port import CoordinatorPort
 from perdure.kernel.ops import Count
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.ports import Clock
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from perdure.coordinator.port import CoordinatorPort
 from perdure.errors import CommitRefused, Fenced, Misuse, OutcomeUnknown, StoreError
-from perdure.kernel.records import Engine, Staged
+from perdure.kernel.rows import Engine, Staged
 from perdure.ports import Codec, PlainCodec, StepPlace, Store, Transacts
 
 log = logging.getLogger("perdure")

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from perdure.errors import CommitRefused, InfrastructureFailed, InvalidDefinition, StoreBroken, StoreError
 from perdure.kernel.failures import Attempt
 from perdure.kernel.failures import Failure as StoredFailure
-from perdure.kernel.records import Wait
+from perdure.kernel.rows import Wait
 from perdure.values.arguments import Duration, span_of
 from perdure.values.retry import Retry
 

@@ -1,116 +1,86 @@
-"""Cancellation by token: the runs that were given a cancelled token, and their notifications."""
+"""Cancellation: the row that requests it, and the reasons for which a run gives up.
+
+A run looks for reasons before and after each step, and a step may look for them itself. It gives up if it was
+cancelled or a run above it was, one of its tokens was cancelled (token_cancellation.py), a run above it rolls back, or
+its deadline has passed (deadlines.py). Then it rolls back (rollback.py). A strategy may ignore reasons. How runs are
+notified is in notifications.py. Cancellations of functions and graphs are in perdure/kernel/rules/cancellation.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
-from msgspec.structs import replace
-
-from perdure.coordinator.turns import in_turns
-from perdure.kernel import ops
-from perdure.kernel.cooperation import depth_of
-from perdure.kernel.readiness import ASK
-from perdure.kernel.status import Status
-from perdure.models.cooperation.context import CancellationToken
-from perdure.models.cooperation.emissions import GIVEN
-from perdure.models.cooperation.events import State
-from perdure.models.cooperation.failures import Failure, gave_up
-from perdure.models.cooperation.live import ChildReport
-from perdure.models.cooperation.moves import Ask, OperationRun
-from perdure.models.cooperation.notifications import Notifications
-from perdure.models.cooperation.rows import RowCodec, outcome_failure
-from perdure.models.cooperation.tokens import read_scopes
-from perdure.ports import RunFilter, Store
-
-_FORWARD: Final = (Status.CREATED, Status.RUNNING, Status.SUSPENDED)
-_PAGE: Final = 200  # runs that are notified in one commit
+from perdure.kernel.lineages import Lineage, is_run
+from perdure.models.cooperation.context import EXEMPT, Context
+from perdure.models.cooperation.deadlines import (
+    HAPPY_DEADLINE,
+    ROLLBACK_DEADLINE,
+    missed_deadline,
+)
+from perdure.models.cooperation.define import Plan
+from perdure.models.cooperation.failures import (
+    CANCELLATION_REQUESTED,
+    Failure,
+    parent_said_so,
+    placed,
+)
+from perdure.models.cooperation.message_events import ENDED, EventType, MessageEvent, state_of
+from perdure.models.cooperation.moves import (
+    OperationRun,
+)
 
 
-def asking(
-    notifications: Notifications,
-    view: OperationRun,
-    status: str,
-    failure: Failure,
-    depth: int,
-    now: int,
-    actor: str,
-) -> ops.Notify:
-    """Return the notification that has a run give up for a `failure`.
+def cancel(
+    lineage: Lineage, own: Sequence[MessageEvent], message_id: str, *, reason: str, source: str
+) -> tuple[MessageEvent, ...]:
+    """Return CANCELLATION_REQUESTED for a lineage: its runs that have not ended give up at their next step boundary.
 
-    `depth` is that of the lineage that the request was made to. A run that no engine has taken never begins.
+    `own` are the rows of exactly that lineage. Returns no rows if its run has ended, or was cancelled before.
     """
-    run_id = view.lineage[-1]
-    about = notifications.write_ask(Ask(kind="cancel", depth=depth, failure=failure))
-    failure = gave_up((failure,), view.source)
-    if status != Status.CREATED:
-        call_failure = outcome_failure(failure)
-        return ops.Notify(run_id=run_id, at=now, actor=actor, kind=ASK, about=about, call_failure=call_failure)
-    return ops.Notify(
-        run_id=run_id,
-        at=now,
-        actor=actor,
-        kind=ASK,
-        about=about,
-        refusal=notifications.refused(replace(view, rollback_request=None), failure, now),
-        failure=outcome_failure(failure),
-        answer=notifications.write_report(ChildReport(run_id, State.ROLLED_BACK, failure)),
-        parent_id=view.lineage[-2],
+    if any(row.type is EventType.CANCELLATION_REQUESTED for row in own):
+        return ()
+    if is_run(lineage) and state_of(own) in ENDED:
+        return ()
+    failure = Failure(type=CANCELLATION_REQUESTED, message=reason, source=source)
+    row = MessageEvent(
+        seq=0,  # It is not written by the run's writer.
+        message_id=message_id,
+        type=EventType.CANCELLATION_REQUESTED,
+        cooperation_lineage=lineage,
+        exception=placed(failure, lineage[-1], 0),
     )
+    return (row,)
 
 
-class TokenMembers:
-    """Finds runs whose tokens are cancelled.
-
-    A run that inherits a token from the run that emitted its message is notified by that run. So only runs that were
-    given a token with their message are searched for: they have a tag.
-    """
-
-    def __init__(self, store: Store, rows: RowCodec, notifications: Notifications) -> None:
-        self._store = store
-        self._rows = rows
-        self._notifications = notifications
-
-    async def found(self, op: ops.NotifyMembers, now: int) -> ops.NotifyMembers:
-        """Return the op, with notifications for the next page of runs if the token is cancelled. Raises StoreError."""
-        if not await self._store.events_at([(op.run_id, 0)]):
-            return op
-        wanted = RunFilter(
-            tags={CancellationToken(op.token).tag: GIVEN}, statuses=_FORWARD, after=op.after, limit=_PAGE
-        )
-        page = await self._store.list(wanted)
-        notices = await self.notices_for([run.id for run in page], now, op.actor)
-        rest = (page[-1].created_at, page[-1].id) if len(page) == _PAGE else None
-        return replace(op, at=now, notices=notices, rest=rest)
-
-    async def ids(self, token: CancellationToken) -> list[str]:
-        """Return all runs that were given a token and have not ended. Raises StoreError."""
-        wanted = RunFilter(tags={token.tag: GIVEN}, statuses=_FORWARD, limit=_PAGE)
-        ids: list[str] = []
-        while page := await self._store.list(wanted):
-            ids += [run.id for run in page]
-            wanted = replace(wanted, after=(page[-1].created_at, page[-1].id))
-        return ids
-
-    async def notices_for(self, run_ids: Sequence[str], now: int, actor: str) -> tuple[ops.Notify, ...]:
-        """Return notifications for those of these runs that have a cancelled token. Raises StoreError."""
-        if not run_ids:
-            return ()
-        scopes = await read_scopes(self._store, self._rows, run_ids)
-        hierarchy = await in_turns(scopes.hierarchy_in_pieces())
-        notices: list[ops.Notify] = []
-        for run_id in run_ids:
-            run = scopes.runs.get(run_id)
-            if run is None or scopes.statuses[run_id] not in _FORWARD:
-                continue
-            cancelled = next(iter(hierarchy.cancelled_tokens(run)), None)
-            if cancelled is not None:
-                view = await in_turns(hierarchy.view_in_pieces(run, now))
-                depth = depth_of(run.lineage)
-                notices.append(
-                    asking(self._notifications, view, scopes.statuses[run_id], cancelled.failure, depth, now, actor)
-                )
-        return tuple(notices)
+def by_parent(run: OperationRun, rollback_request: MessageEvent) -> Failure:
+    if rollback_request.coroutine_name is None and rollback_request.exception is not None:
+        return rollback_request.exception  # Requested from outside: there is no parent.
+    return parent_said_so(rollback_request.exception, run.source)
 
 
-__all__ = ["TokenMembers", "asking"]
+def heeded(plan: Plan, run: OperationRun, context: Context, *, rolling_back: bool) -> tuple[Failure, ...]:
+    """Return the reasons to give up that the run's strategy heeds."""
+    found = reasons(run, context, rolling_back=rolling_back)
+    return tuple(plan.strategy.heeds(found)) if found else ()
+
+
+def reasons(run: OperationRun, context: Context, *, rolling_back: bool) -> tuple[Failure, ...]:
+    """Return why the run is to give up. During a rollback only a deadline counts."""
+    if not context.values and run.rollback_request is None and not run.asks:
+        return ()
+    deadline = context.get(ROLLBACK_DEADLINE if rolling_back else HAPPY_DEADLINE)
+    missed = (
+        ()
+        if deadline is None or run.now < deadline.at
+        else (missed_deadline(deadline, run.source, rolling_back=rolling_back),)
+    )
+    if rolling_back:
+        return missed
+    exempt = context.get(EXEMPT) or 0
+    asked = [
+        ask.failure if ask.kind == "cancel" else parent_said_so(ask.failure, run.source)
+        for ask in run.asks
+        if ask.depth > exempt
+    ]
+    rollback = () if run.rollback_request is None else (by_parent(run, run.rollback_request),)
+    return (*rollback, *asked, *missed)

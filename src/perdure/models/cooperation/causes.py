@@ -8,8 +8,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from perdure.models.cooperation.events import MessageEvent
 from perdure.models.cooperation.failures import LEVELS_MAX, Failure, within_levels
+from perdure.models.cooperation.message_events import MessageEvent
 
 READ_MAX: Final = 256  # failures that are read back for one failure
 _KNOWN_MAX: Final = 2_048

@@ -12,8 +12,9 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perdure.models.cooperation.events import Lineage, State
+from perdure.kernel.lineages import Lineage
 from perdure.models.cooperation.failures import Failure
+from perdure.models.cooperation.message_events import State
 from perdure.models.cooperation.progress import Window
 
 _RANKS: Final = {

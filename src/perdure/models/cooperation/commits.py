@@ -11,11 +11,11 @@ from typing import Protocol
 from perdure.errors import AskedMeanwhile, HandlersChanged, StoreError
 from perdure.kernel import ops
 from perdure.models.cooperation.drafts import Drafts, Making
-from perdure.models.cooperation.landings import Landings
 from perdure.models.cooperation.live import Draft, LiveOperation
 from perdure.models.cooperation.operation_parts import OperationParts
 from perdure.models.cooperation.run_reader import RunReader
 from perdure.models.cooperation.turns import Turns
+from perdure.models.cooperation.unwritten_outcomes import Landings
 from perdure.models.cooperation.waits import awaited, stored_waits
 
 log = logging.getLogger("perdure")

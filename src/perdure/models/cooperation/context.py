@@ -1,4 +1,4 @@
-"""The context that travels with messages: named values, with deadlines and cancellation tokens among them.
+"""The context that travels with messages: named values. Deadlines (deadlines.py) and cancellation tokens are in it.
 
 A child's first step sees its emitter's context and what the emission added. Later steps, and the handlers of what they
 emit, see what a step puts in. The parent never does. In a rollback, a parent's context is laid over its child's.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from builtins import type as type_
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -17,13 +16,9 @@ from msgspec import Struct, field
 
 from perdure.errors import InvalidArguments, InvalidDefinition, UnstorableValue
 from perdure.kernel.cooperation import TOKEN_TAG
-from perdure.values.arguments import Duration, checked, shown, span_of
+from perdure.values.arguments import checked, shown
 from perdure.values.json import ANY_SIZE, to_text
 from perdure.values.type_patterns import check_patterns
-
-_MICROSECOND: Final = timedelta(microseconds=1)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LATEST: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 _TOKEN_CHARS_MAX: Final = 400
 _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
@@ -108,26 +103,6 @@ class Context(Struct, frozen=True, gc=False):
 EMPTY: Final = Context()
 
 
-class Deadline(Struct, frozen=True, omit_defaults=True):
-    """A time (microseconds since the epoch), its source, and the later deadlines that it replaced."""
-
-    at: int
-    source: str = ""
-    trace: tuple[Deadline, ...] = ()
-
-
-def earlier(one: Deadline, other: Deadline) -> Deadline:
-    """Return the earlier of two deadlines, with the other in its trace."""
-    first, second = (one, other) if one.at <= other.at else (other, one)
-    lost = [second, *second.trace]
-    new = [
-        Deadline(at=old.at, source=old.source)
-        for old in lost
-        if (old.at, old.source) not in {(known.at, known.source) for known in (first, *first.trace)}
-    ]
-    return Deadline(at=first.at, source=first.source, trace=(*first.trace, *new)) if new else first
-
-
 def check_name(name: object, of: str, chars_max: int) -> None:
     """Raise InvalidArguments for a name that not every store can hold."""
     if not isinstance(name, str) or not 0 < len(name) <= chars_max or _UNSTORABLE.search(name) is not None:
@@ -163,21 +138,19 @@ class CancellationToken(Struct, frozen=True):
         return f"{TOKEN_TAG}{self.name}"
 
 
-def _united(own: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+def united(own: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*own, *other)))
 
 
 # The names of a run's tokens. If one of these tokens is cancelled, the run gives up.
-TOKENS: Final = Key("perdure.tokens", tuple[str, ...], merge=_united)
+TOKENS: Final = Key("perdure.tokens", tuple[str, ...], merge=united)
 
-HAPPY_DEADLINE: Final = Key("perdure.deadline", Deadline, merge=earlier)
-ROLLBACK_DEADLINE: Final = Key("perdure.rollback_deadline", Deadline, merge=earlier)
 
 # Set in what a rollback emits: the number of ids in the lineage of the run that rolls back. A cancellation or a
 # rollback of that run, or of a run above it, is the reason for the emission, and does not stop it.
 EXEMPT: Final = Key("perdure.exempt", int, merge=max)
 
-# Set in what a function emits: how many levels of operations and functions are above that root (see levels.py).
+# Set in what a function emits: how many levels of operations and functions are above that root (see nesting_depth.py).
 ABOVE: Final = Key("perdure.levels_above", int, merge=max)
 
 # When handlers of a message may begin, in microseconds since the epoch. Only the context of the message's EMITTED has
@@ -200,14 +173,6 @@ def token_names(context: Context | None) -> tuple[str, ...]:
     return context.get(TOKENS) or ()
 
 
-def deadline_in(context: Context | None, *, rolling_back: bool) -> int | None:
-    """Return the deadline of the rollback, or else of the happy path. None if there is no deadline."""
-    if context is None or not context.values:
-        return None
-    deadline = context.get(ROLLBACK_DEADLINE if rolling_back else HAPPY_DEADLINE)
-    return None if deadline is None else deadline.at
-
-
 def not_before(context: Context | None) -> int:
     """Return when handlers of a message with this context may begin, or 0 if at once."""
     if context is None or NOT_BEFORE.name not in context.values:
@@ -228,64 +193,8 @@ def checked_tokens(tokens: Iterable[CancellationToken]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def for_compensation(context: Context, depth: int) -> Context:
-    """Return the context of what a rollback emits: its handlers must end by the rollback's deadline, and the reasons
-    for the rollback do not stop them."""
-    limit = context.get(ROLLBACK_DEADLINE)
-    found = context.without(HAPPY_DEADLINE).put(EXEMPT, depth)
-    return found if limit is None else found.put(HAPPY_DEADLINE, limit)
-
-
-def bounded(
-    context: Context,
-    *,
-    now: int,
-    source: str,
-    deadline: datetime | Duration | None = None,
-    rollback_deadline: datetime | Duration | None = None,
-    delay: Duration | None = None,
-    tokens: Iterable[CancellationToken] = (),
-) -> Context:
-    """Return a context with deadlines, a delay before handlers may begin, and tokens.
-
-    The earliest deadline counts. Raises InvalidArguments for a time without a time zone, a time beyond the year 9999, a
-    negative delay, and a token that is no CancellationToken.
-    """
-    if names := checked_tokens(tokens):
-        context = context.put(TOKENS, _united(token_names(context), names))
-    for key, when in ((HAPPY_DEADLINE, deadline), (ROLLBACK_DEADLINE, rollback_deadline)):
-        if when is not None:
-            mine = Deadline(at=time_of(when, now, "a deadline"), source=source)
-            known = context.get(key)
-            context = context.put(key, mine if known is None else earlier(known, mine))
-    if delay is not None and span_of(delay, "a delay"):
-        context = context.put(NOT_BEFORE, time_of(delay, now, "a delay"))
-    return context
-
-
-def time_of(when: datetime | Duration, now: int, what: str) -> int:
-    """Return a time, or the time after a duration, in microseconds since the epoch. Raises InvalidArguments."""
-    given: object = when
-    if not isinstance(given, datetime):
-        at = now + span_of(given, f"{what}, if it is no datetime,") // _MICROSECOND
-    elif given.tzinfo is None:
-        raise InvalidArguments(f"{given!r} has no time zone: say which time is meant, as in datetime.now(UTC)")
-    else:
-        at = (given - _EPOCH) // _MICROSECOND
-    if at > _LATEST:
-        raise InvalidArguments(f"{what} of {when!r:.80} is beyond the year 9999; leave it out for none at all")
-    return max(0, at)
-
-
 def begun(context: Context | None) -> Context:
     """Return the context that a run begins with, from the context of its message's EMITTED."""
     if context is None:
         return EMPTY
     return context.without(NOT_BEFORE) if NOT_BEFORE.name in context.values else context
-
-
-def independent(context: Context) -> Context:
-    """Return the context of an emission on the global scope: the limits of this hierarchy do not bound another one."""
-    for key in (HAPPY_DEADLINE, ROLLBACK_DEADLINE, EXEMPT, ABOVE, TOKENS):
-        context = context.without(key)
-    return context

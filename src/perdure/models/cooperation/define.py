@@ -16,9 +16,9 @@ from msgspec import Struct
 from perdure.errors import InvalidArguments, InvalidDefinition
 from perdure.kernel.cooperation import stored_version
 from perdure.models.cooperation.attempts import ONCE, Effort, effort
-from perdure.models.cooperation.context import ROUNDS
 from perdure.models.cooperation.failures import Failure
 from perdure.models.cooperation.scope import NextStep, Scope
+from perdure.models.cooperation.sleeps import lasting, next_round, until
 from perdure.models.cooperation.strategies import Registry, Strategy
 from perdure.models.cooperation.topics import Topic, caller, checked_name
 from perdure.values.arguments import Duration, checked, span_of
@@ -34,22 +34,6 @@ _VERSION_MAX_CHARS = 100
 
 _NUMBERS = count()
 _OPERATIONS: weakref.WeakSet[Operation[Any]] = weakref.WeakSet()
-
-
-def go_on() -> NextStep:
-    """Go on with the following step, as a step that returns nothing does."""
-    return NextStep("go_on")
-
-
-def repeat() -> NextStep:
-    """Run this step again, with `scope.iteration` one higher."""
-    return NextStep("repeat")
-
-
-@checked
-def go_to(step: int | str) -> NextStep:
-    """Go on with another step, by its number (0 for the first) or its name."""
-    return NextStep("go_to", step)
 
 
 StepReturn = NextStep | None
@@ -232,14 +216,14 @@ class Plan(Struct, frozen=True, kw_only=True):
     def said(self, target: int | None, index: int) -> NextStep:
         """Return where a step said to go on, as the step says it: the reverse of `target`."""
         if target is None:
-            return go_on()
+            return NextStep("go_on")
         if target == index:
-            return repeat()
+            return NextStep("repeat")
         if target >= len(self.nodes):
-            return go_to(target)
+            return NextStep("go_to", target)
         name = self.nodes[target].name
         is_scheduled = target + 1 < len(self.nodes) and name == f"{self.nodes[target + 1].name} (scheduled)"
-        return go_to(self.nodes[target + 1].name if is_scheduled else name)
+        return NextStep("go_to", self.nodes[target + 1].name if is_scheduled else name)
 
     def named(self, said: NextStep | None) -> NextStep | None:
         """Return what a step said, with a name in place of a number. In changed code a number may mean another step."""
@@ -359,7 +343,7 @@ class Operation(Generic[M]):
                 heartbeat_timeout=heartbeat_timeout,
             )
             step = OperationStep(self, function, called, place(function), transactional=transactional, effort=tried)
-            before = [] if at is None else [_sleeping(f"{called} (scheduled)", _until(at))]
+            before = [] if at is None else [_sleeping(f"{called} (scheduled)", until(at))]
             self._declared.append((step, before))
             return step
 
@@ -371,11 +355,11 @@ class Operation(Generic[M]):
             span_of(
                 duration, f"operation {self.name!r} at {caller()}: the duration of sleep()", error=InvalidDefinition
             )
-        self._declare(_sleeping(self._name_for("sleep", name, caller()), _lasting(duration)))
+        self._declare(_sleeping(self._name_for("sleep", name, caller()), lasting(duration)))
 
     def sleep_until(self, time: datetime | Callable[[M], datetime], *, name: str | None = None) -> None:
         """Have the operation wait here until a time, which may depend on the message."""
-        self._declare(_sleeping(self._name_for("sleep", name, caller()), _until(time)))
+        self._declare(_sleeping(self._name_for("sleep", name, caller()), until(time)))
 
     def periodic(self, every: Duration, *, count: int) -> None:
         """Have the operation run `count` times.
@@ -391,18 +375,10 @@ class Operation(Generic[M]):
                 f"operation {self.name!r} at {where}: periodic takes a duration longer than nothing and a count of at "
                 f"least 1, not {every!r} and {count!r}"
             )
-        self._declare(_sleeping(self._name_for("period", None, where), _lasting(every)))
-        self._declare(_Draft(self._name_for("next round", None, where), "round", self._round(count)))
-
-    def _round(self, count: int) -> Callable[[Scope, M], None]:
-        def emit_again(scope: Scope, message: M) -> None:
-            rounds = scope.get(ROUNDS) or {}
-            done = rounds.get(self.name, 0) + 1
-            scope.put(ROUNDS, {**rounds, self.name: done})
-            if done < count:
-                _ = scope.emit_globally(self.topic, message, tokens=scope.tokens)
-
-        return emit_again
+        self._declare(_sleeping(self._name_for("period", None, where), lasting(every)))
+        self._declare(
+            _Draft(self._name_for("next round", None, where), "round", next_round(self.topic, self.name, count))
+        )
 
     def _declare(self, draft: _Draft) -> None:
         self.check_open()
@@ -509,23 +485,6 @@ class _Draft:
 
 def _sleeping(name: str, sleep: Callable[[Scope, Any], None]) -> _Draft:
     return _Draft(name, "sleep", sleep)
-
-
-def _lasting(duration: Duration | Callable[[Any], Duration]) -> Callable[[Scope, Any], None]:
-    def sleep(scope: Scope, message: Any) -> None:
-        scope.sleep(duration(message) if callable(duration) else duration)
-
-    return sleep
-
-
-def _until(time: datetime | Callable[[Any], datetime]) -> Callable[[Scope, Any], None]:
-    if not callable(time) and getattr(time, "tzinfo", None) is None:
-        raise InvalidDefinition(f"a time to wait for is a datetime with a time zone, or gives one, not {time!r:.80}")
-
-    def sleep(scope: Scope, message: Any) -> None:
-        scope.sleep_until(time if isinstance(time, datetime) else time(message))
-
-    return sleep
 
 
 def place(function: Callable[..., Any]) -> str:

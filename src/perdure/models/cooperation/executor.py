@@ -27,15 +27,17 @@ from perdure.models.common.interrupts import failed_by_exit, is_by_signal
 from perdure.models.common.threads import without_stop_iteration
 from perdure.models.common.transactions import CodecFailed, Fate
 from perdure.models.cooperation.attempts import Effort
+from perdure.models.cooperation.cancellation import reasons
 from perdure.models.cooperation.cause_reader import CauseReader
 from perdure.models.cooperation.context import Context as StepContext
 from perdure.models.cooperation.define import Node
-from perdure.models.cooperation.execution import StepExecution
 from perdure.models.cooperation.failures import Failure, to_failure
 from perdure.models.cooperation.live import Code, LiveOperation
-from perdure.models.cooperation.machine import readable, reasons, refused
+from perdure.models.cooperation.machine import refused
 from perdure.models.cooperation.moves import Handle, Invoke, Outcome, Raised, Returned, Undo
-from perdure.models.cooperation.scope import NextStep, Returns, Scope
+from perdure.models.cooperation.return_values import Returns, readable
+from perdure.models.cooperation.scope import NextStep, Scope
+from perdure.models.cooperation.step_execution import StepExecution
 from perdure.models.cooperation.transactions import Place, Transactions, Work, asked
 from perdure.values.json import bytes_of
 

@@ -168,23 +168,6 @@ def source_of(handler: str | None, run_id: str | None) -> str:
     return f"{handler}[{run_id}]" if handler else "outside"
 
 
-def child_failure(step: str, source: str, failed: Sequence[tuple[Failure, bool]]) -> Failure:
-    """Return a parent's failure for children that rolled back (False) or could not (True).
-
-    The failures of children that could not roll back come first, since what these did is still there. Apart from that
-    the children's order holds.
-    """
-    worst = [failure for failure, is_left_undone in failed if is_left_undone]
-    rest = [failure for failure, is_left_undone in failed if not is_left_undone]
-    what = f"{len(worst)} could not roll back" if worst else "all of them rolled back"
-    return Failure(
-        type=CHILD_ROLLBACK_FAILED if worst else CHILD_ROLLED_BACK,
-        message=f"{len(failed)} handler{'s' * (len(failed) > 1)} of messages from step {step!r} failed: {what}",
-        source=source,
-        causes=(*worst, *rest),
-    )
-
-
 def parent_said_so(cause: Failure | None, source: str) -> Failure:
     return Failure(
         type=PARENT_SAID_SO,

@@ -11,16 +11,17 @@ from perdure.coordinator.turns import in_turns
 from perdure.errors import PerdureError, StoreError
 from perdure.kernel import ops
 from perdure.kernel.cooperation import read_version
-from perdure.kernel.records import Hold, Run
+from perdure.kernel.runs import Hold, Run
 from perdure.models.common.host_parts import HostParts
-from perdure.models.cooperation.context import HAPPY_DEADLINE, ROLLBACK_DEADLINE, Context, Deadline, ReadableKey, begun
-from perdure.models.cooperation.events import ENDED, EventType, State, state_of
+from perdure.models.cooperation.cancellation import reasons
+from perdure.models.cooperation.context import Context, ReadableKey, begun
+from perdure.models.cooperation.deadlines import HAPPY_DEADLINE, ROLLBACK_DEADLINE, Deadline
 from perdure.models.cooperation.failures import DEADLINE_MISSED, GAVE_UP, ROLLBACK_FAILED, Failure
-from perdure.models.cooperation.machine import reasons
+from perdure.models.cooperation.message_events import ENDED, EventType, State, state_of
 from perdure.models.cooperation.moves import OperationRun
 from perdure.models.cooperation.rows import RowCodec
 from perdure.models.cooperation.strategies import Strategy
-from perdure.models.cooperation.tokens import read_scopes
+from perdure.models.cooperation.token_cancellation import read_scopes
 from perdure.models.cooperation.versions import Operations
 from perdure.ports import RunFilter
 

@@ -1,6 +1,6 @@
 """The host of operations: it keeps their runs in memory, and performs the kernel's decisions for them.
 
-Nothing is written here: the progress of runs becomes ops for the coordinator (advances.py). A run that is dropped
+Nothing is written here: the progress of runs becomes ops for the coordinator (activations.py). A run that is dropped
 before its op is committed is read again by the engine that takes it next (run_reader.py).
 """
 
@@ -17,7 +17,7 @@ from perdure.models.common.blame import Blame
 from perdure.models.common.carriers import Carriers
 from perdure.models.common.fence_check import FenceCheck
 from perdure.models.common.host_parts import HostParts
-from perdure.models.cooperation.advances import Advances
+from perdure.models.cooperation.activations import Activations
 from perdure.models.cooperation.cause_reader import CauseReader
 from perdure.models.cooperation.executor import AttemptContexts, Executor
 from perdure.models.cooperation.handler_registry import HandlerRegistry
@@ -57,7 +57,7 @@ class OperationHost:
         fence_check = FenceCheck(parts.store, parts.coordinator)
         self._carriers = Carriers(fence_check)
         transactions = Transactions(parts)
-        executor = Executor(
+        executor = self._executor = Executor(
             parts=parts,
             threads=threads,
             attempts=attempts,
@@ -78,11 +78,11 @@ class OperationHost:
             background=self._background,
             mail=mail,
         )
-        self._advances = Advances(shared, executor, self._carriers, transactions)
-        self._steps = self._advances.steps
-        self._reader = self._advances.reader
+        self._activations = Activations(shared, executor, self._carriers, transactions)
+        self._steps = self._activations.steps
+        self._reader = self._activations.reader
         self.expect = self._runs.expect
-        self.proceed = self._advances.proceed
+        self.proceed = self._activations.proceed
         self.waiting = self._reader.waiting
 
     @property
@@ -92,7 +92,7 @@ class OperationHost:
     @property
     def busy(self) -> bool:
         """Whether the host has work to do that waits for no timer."""
-        return bool(self._background) or self._advances.busy
+        return bool(self._background) or self._activations.busy
 
     @property
     def live_runs(self) -> int:
@@ -121,7 +121,7 @@ class OperationHost:
         """Start nothing new. Wait until running code has ended, or for the grace period, and until all drafts are
         complete."""
         await self._steps.drain(grace_s)
-        await self._advances.drafts.drain()
+        await self._activations.drafts.drain()
 
     def closing(self) -> Pieces[None]:
         """Close every run in memory, in pieces: the first part of `close`."""
@@ -159,7 +159,7 @@ class OperationHost:
         if parent is not None:
             expected.asks = parent.asks
         self._live[run.id] = expected
-        self._advances.turns.soon(expected, partial(self._advances.go_on, expected))
+        self._activations.turns.soon(expected, partial(self._activations.go_on, expected))
         self._runs.evict()
 
     def _notified(self, effect: Notified) -> None:
@@ -171,9 +171,9 @@ class OperationHost:
         if live is None:
             return  # The engine that takes the run next reads the notification with it.
         if live.is_drafting:
-            self._advances.drafts.defer(live, effect)
+            self._activations.drafts.defer(live, effect)
         else:
-            self._advances.take_in(live, effect)
+            self._activations.take_in(live, effect)
 
     # Leaving.
 

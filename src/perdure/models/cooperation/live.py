@@ -9,25 +9,18 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from perdure.kernel.lineages import Lineage
 from perdure.kernel.ops import Notify, Settle
 from perdure.kernel.pieces import Pieces, at_once, parts
-from perdure.kernel.records import Run, Staged
-from perdure.kernel.records import Wait as KernelWait
+from perdure.kernel.rows import Staged
+from perdure.kernel.rows import Wait as KernelWait
+from perdure.kernel.runs import Run
 from perdure.kernel.status import Status
 from perdure.models.cooperation.attempts import Attempts
 from perdure.models.cooperation.children import Child, Children
 from perdure.models.cooperation.define import Operation
-from perdure.models.cooperation.events import (
-    SLEEP_TOPIC,
-    EventType,
-    Lineage,
-    Message,
-    MessageEvent,
-    ReturnValue,
-    State,
-)
 from perdure.models.cooperation.failures import Failure, source_of
-from perdure.models.cooperation.hierarchy import Hierarchy, wake_of
+from perdure.models.cooperation.message_events import SLEEP_TOPIC, EventType, Message, MessageEvent, State
 from perdure.models.cooperation.moves import (
     Ask,
     Awaits,
@@ -37,7 +30,11 @@ from perdure.models.cooperation.moves import (
     OperationRun,
     Undo,
 )
-from perdure.models.cooperation.progress import Folding, Progress, Window
+from perdure.models.cooperation.progress import Progress, Window
+from perdure.models.cooperation.progress_fold import Folding
+from perdure.models.cooperation.return_values import ReturnValue
+from perdure.models.cooperation.sleeps import wake_of
+from perdure.models.cooperation.stored_hierarchy import Hierarchy
 from perdure.ports import TimerHandle
 
 Code = Invoke | Handle | Undo  # moves that name code to be run

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from msgspec import Struct, field
 
+from perdure.kernel.lineages import Lineage
 from perdure.models.cooperation.children import Child, Children
 from perdure.models.cooperation.context import EMPTY, Context
-from perdure.models.cooperation.events import Lineage, Message, MessageEvent, ReturnValue, State
-from perdure.models.cooperation.failures import Failure, source_of
+from perdure.models.cooperation.failures import (
+    Failure,
+    placed,
+    source_of,
+)
+from perdure.models.cooperation.message_events import EventType, Message, MessageEvent, State
+from perdure.models.cooperation.return_values import ReturnValue
 from perdure.models.cooperation.scope import Call, Emission, NextStep
 
 
@@ -219,3 +225,26 @@ class Writes(Struct, frozen=True, kw_only=True, gc=False):
     messages: tuple[Message, ...] = ()
     runs: tuple[NewRun, ...] = ()
     values: tuple[ReturnValue, ...] = ()
+
+
+def row_of(
+    run: OperationRun,
+    seq: int,
+    type: EventType,
+    *,
+    message_id: str | None = None,
+    exception: Failure | None = None,
+    **columns: Any,
+) -> MessageEvent:
+    """Return a row of the run. It stores its failure itself, unless another row has stored that failure."""
+    return MessageEvent(
+        seq=seq,
+        message_id=message_id or run.message_id,
+        type=type,
+        coroutine_name=run.handler,
+        coroutine_identifier=run.lineage[-1],
+        cooperation_lineage=run.lineage,
+        created_at=run.now,
+        exception=None if exception is None else placed(exception, run.lineage[-1], seq),
+        **columns,
+    )

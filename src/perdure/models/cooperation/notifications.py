@@ -12,15 +12,14 @@ from msgspec.structs import replace
 
 from perdure.kernel import ops
 from perdure.kernel.cooperation import Cooperation
+from perdure.kernel.operation_notices import ASK, STOP, UNDO
 from perdure.kernel.pieces import Pieces, parts
-from perdure.kernel.readiness import ASK, STOP, UNDO
-from perdure.kernel.records import Outcome
+from perdure.kernel.runs import Outcome
 from perdure.kernel.status import Status
+from perdure.models.cooperation.cancellation import heeded
 from perdure.models.cooperation.causes import KnownFailures
 from perdure.models.cooperation.children import Child
-from perdure.models.cooperation.context import deadline_in
-from perdure.models.cooperation.emissions import origins_of
-from perdure.models.cooperation.events import EventType, MessageEvent, State
+from perdure.models.cooperation.deadlines import deadline_in
 from perdure.models.cooperation.failures import (
     DEADLINE_MISSED,
     DISMISSED,
@@ -30,10 +29,12 @@ from perdure.models.cooperation.failures import (
     parent_said_so,
     placed,
 )
+from perdure.models.cooperation.handler_runs import origins_of
 from perdure.models.cooperation.live import ChildReport, Draft, LiveOperation
-from perdure.models.cooperation.machine import heeded, refusal
+from perdure.models.cooperation.machine import refusal
+from perdure.models.cooperation.message_events import EventType, MessageEvent, State
+from perdure.models.cooperation.missing_handlers import dismiss
 from perdure.models.cooperation.moves import Ask, Dismiss, OperationRun, UndoChildren
-from perdure.models.cooperation.requests import dismiss
 from perdure.models.cooperation.rows import RowCodec, outcome_failure
 from perdure.ports import Codec, Ids
 
@@ -204,3 +205,35 @@ class Notifications:
 def _view_of(child: Child, origin: MessageEvent, request: MessageEvent | None, now: int) -> OperationRun:
     """Return a child that has not begun, as the machine takes it."""
     return OperationRun(lineage=child.lineage, handler=child.handler, origin=origin, rollback_request=request, now=now)
+
+
+def asking(
+    notifications: Notifications,
+    view: OperationRun,
+    status: str,
+    failure: Failure,
+    depth: int,
+    now: int,
+    actor: str,
+) -> ops.Notify:
+    """Return the notification that has a run give up for a `failure`.
+
+    `depth` is that of the lineage that the request was made to. A run that no engine has taken never begins.
+    """
+    run_id = view.lineage[-1]
+    about = notifications.write_ask(Ask(kind="cancel", depth=depth, failure=failure))
+    failure = gave_up((failure,), view.source)
+    if status != Status.CREATED:
+        call_failure = outcome_failure(failure)
+        return ops.Notify(run_id=run_id, at=now, actor=actor, kind=ASK, about=about, call_failure=call_failure)
+    return ops.Notify(
+        run_id=run_id,
+        at=now,
+        actor=actor,
+        kind=ASK,
+        about=about,
+        refusal=notifications.refused(replace(view, rollback_request=None), failure, now),
+        failure=outcome_failure(failure),
+        answer=notifications.write_report(ChildReport(run_id, State.ROLLED_BACK, failure)),
+        parent_id=view.lineage[-2],
+    )

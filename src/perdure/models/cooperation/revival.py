@@ -13,16 +13,16 @@ from typing import Any, Final
 from perdure.coordinator.turns import in_turns
 from perdure.errors import EngineBug
 from perdure.kernel.pieces import Pieces
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.models.common.deployment import deployed
 from perdure.models.common.host_parts import HostParts
 from perdure.models.cooperation.define import Operation
-from perdure.models.cooperation.hierarchy import Hierarchy
 from perdure.models.cooperation.holds import Holds
 from perdure.models.cooperation.live import LiveOperation, revived
 from perdure.models.cooperation.machine import next_move
 from perdure.models.cooperation.moves import Wait
 from perdure.models.cooperation.rows import RowCodec, StoredScopes
+from perdure.models.cooperation.stored_hierarchy import Hierarchy
 from perdure.models.cooperation.versions import Operations, lacking
 
 log = logging.getLogger("perdure")

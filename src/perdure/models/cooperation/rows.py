@@ -7,31 +7,24 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.kernel.cooperation import (
-    MessageEventRow,
-    MessageRow,
-    OperationRow,
-    ReturnValueRow,
-    ScopeRows,
-    read_lineage,
-    read_origin,
-)
+from perdure.kernel.cooperation import MessageEventRow, MessageRow, OperationRow, ReturnValueRow, ScopeRows
 from perdure.kernel.failures import Failure as StoredFailure
+from perdure.kernel.lineages import read_lineage, read_origin
 from perdure.kernel.pieces import Pieces, at_once, parts
 from perdure.kernel.status import Status
 from perdure.models.cooperation.context import EMPTY, Context, token_names
-from perdure.models.cooperation.events import (
+from perdure.models.cooperation.failures import Failure, as_stored, placed, source_of, trace
+from perdure.models.cooperation.message_events import (
     PER_MESSAGE,
     PER_RUN,
     SLEEP_TOPIC,
     EventType,
     Message,
     MessageEvent,
-    ReturnValue,
 )
-from perdure.models.cooperation.failures import Failure, as_stored, placed, source_of, trace
-from perdure.models.cooperation.hierarchy import Hierarchy
 from perdure.models.cooperation.moves import NewRun
+from perdure.models.cooperation.return_values import ReturnValue
+from perdure.models.cooperation.stored_hierarchy import Hierarchy
 from perdure.ports import Codec
 
 _decode_failure: Final = msgspec.json.Decoder(Failure).decode

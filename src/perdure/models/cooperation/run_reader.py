@@ -13,16 +13,16 @@ from perdure.coordinator.notices import Outage
 from perdure.coordinator.turns import in_turns
 from perdure.errors import StoreError
 from perdure.kernel.pieces import Pieces
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.kernel.status import Status
-from perdure.models.cooperation.execution import recall
-from perdure.models.cooperation.hierarchy import Hierarchy
 from perdure.models.cooperation.live import LiveOperation
 from perdure.models.cooperation.operation_parts import OperationParts
 from perdure.models.cooperation.revival import READ_AT_ONCE, Revival
 from perdure.models.cooperation.rows import StoredScopes
+from perdure.models.cooperation.step_execution import recall
 from perdure.models.cooperation.steps import Steps
-from perdure.models.cooperation.tokens import read_scopes
+from perdure.models.cooperation.stored_hierarchy import Hierarchy
+from perdure.models.cooperation.token_cancellation import read_scopes
 from perdure.ports import Journal
 
 log = logging.getLogger("perdure")

@@ -1,7 +1,7 @@
 """Applies the machine's moves to a run in memory and collects all that one commit writes: a draft.
 
 A draft has the moves that need no code, one after the other, and the outcome of code that has run. What a run notifies
-other runs of is in notifications.py. The runs that an emission begins are in emissions.py.
+other runs of is in notifications.py. The runs that an emission begins are in handler_runs.py.
 
 A step may have many thousands of children, and all that is written of them is one commit. So a draft is made in pieces:
 other runs have their turn between the pieces, and the run's state must not change until the draft is complete."""
@@ -16,17 +16,19 @@ from msgspec.structs import replace
 from perdure.errors import PerdureError
 from perdure.kernel import ops
 from perdure.kernel.cooperation import Cooperation, MessageEventRow, MessageRow, ReturnValueRow
+from perdure.kernel.operation_notices import NEWS
 from perdure.kernel.pieces import Pieces, parts
-from perdure.kernel.readiness import NEWS
-from perdure.kernel.records import Outcome
+from perdure.kernel.runs import Outcome
 from perdure.kernel.status import Status
 from perdure.models.cooperation.context import token_names
-from perdure.models.cooperation.emissions import Emitter, Emitting, given_tokens, new_child, origins_of
-from perdure.models.cooperation.events import EventType, MessageEvent, State
+from perdure.models.cooperation.emissions import Emitting, given_tokens
 from perdure.models.cooperation.failures import Failure
 from perdure.models.cooperation.handler_registry import HandlerRegistry
+from perdure.models.cooperation.handler_runs import Emitter, new_child, origins_of
 from perdure.models.cooperation.live import ChildReport, Code, Draft, LiveOperation, wakes_of
 from perdure.models.cooperation.machine import after_in_pieces, next_move
+from perdure.models.cooperation.message_events import EventType, MessageEvent, State
+from perdure.models.cooperation.missing_handlers import late_run, may_be_joined
 from perdure.models.cooperation.moves import (
     Awaits,
     BeginRollback,
@@ -48,7 +50,6 @@ from perdure.models.cooperation.moves import (
 from perdure.models.cooperation.moves import Outcome as StepOutcome
 from perdure.models.cooperation.notifications import Notifications
 from perdure.models.cooperation.progress import Mismatch
-from perdure.models.cooperation.requests import late_run, may_be_joined
 from perdure.models.cooperation.rows import RowCodec, outcome_failure
 from perdure.models.cooperation.versions import Operations
 from perdure.ports import Codec, Ids

@@ -6,15 +6,15 @@ raises, nothing of it is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
-from perdure.errors import HierarchyTooDeep, InvalidArguments, Misuse, UnstorableValue
-from perdure.kernel.cooperation import depth_of
+from perdure.errors import HierarchyTooDeep, InvalidArguments, Misuse
+from perdure.kernel.lineages import Lineage, depth_of
 from perdure.models.cooperation.context import (
     EMPTY,
     TOKENS,
@@ -22,18 +22,16 @@ from perdure.models.cooperation.context import (
     Context,
     Key,
     ReadableKey,
-    bounded,
     check_name,
-    independent,
     levels_above,
-    time_of,
     token_names,
 )
-from perdure.models.cooperation.events import CALL_TOPIC, SLEEP_TOPIC, Lineage, ReturnValue
+from perdure.models.cooperation.deadlines import bounded, independent, time_of
 from perdure.models.cooperation.failures import Failure, gave_up, source_of
+from perdure.models.cooperation.message_events import CALL_TOPIC, SLEEP_TOPIC
+from perdure.models.cooperation.return_values import Returns, ReturnValue, read_value
 from perdure.values.arguments import Duration, checked, span_of
 from perdure.values.json import ANY_SIZE, to_text
-from perdure.values.type_patterns import check_patterns
 
 if TYPE_CHECKING:
     from perdure.models.cooperation.topics import Topic
@@ -108,14 +106,6 @@ class Emission(Struct, frozen=True, kw_only=True, gc=False):
         """Return the message's id at once: emitting waits for nothing. A plain function need not await it."""
         yield from ()
         return self.message_id
-
-
-class Returns(Struct, frozen=True):
-    """What a run's children have returned, in the order of emission, and the topics that the children handle, by the
-    children's ids."""
-
-    values: Sequence[ReturnValue] = ()
-    topics: Mapping[str, str] = field(default_factory=dict)
 
 
 @checked(constructor=False)
@@ -384,14 +374,3 @@ def checked_emission(topic: object, context: object) -> None:
         raise InvalidArguments(f'emit() takes a Topic, as in emit(Topic("orders", Order), order), not {topic!r:.80}')
     if not isinstance(context, Context):
         raise InvalidArguments(f"context takes a Context, as in Context().put(TENANT, 'acme'), not {context!r:.80}")
-
-
-def read_value(value: ReturnValue, type: type[V]) -> V:
-    """Return a value that a run has returned. Raises UnstorableValue if it does not fit the type, InvalidDefinition."""
-    check_patterns(type, f"what {value.handler!r} has returned as {value.variable!r}")
-    try:
-        return msgspec.json.decode(value.value, type=type)
-    except (msgspec.ValidationError, ValueError) as error:
-        raise UnstorableValue(
-            f"what {value.handler!r} has returned as {value.variable!r} does not fit the type: {error}"
-        ) from error

@@ -11,13 +11,13 @@ from perdure.models.common.carriers import Carriers
 from perdure.models.common.interrupts import is_by_signal
 from perdure.models.common.slots import Slots
 from perdure.models.common.transactions import CodecFailed
-from perdure.models.cooperation.execution import StepExecution, Surroundings, heartbeat
 from perdure.models.cooperation.executor import Executor, TryAgain, effort_of, within_bounds
 from perdure.models.cooperation.failures import to_failure
-from perdure.models.cooperation.landings import Landings
 from perdure.models.cooperation.live import Code, LiveOperation
 from perdure.models.cooperation.moves import Outcome, Raised
 from perdure.models.cooperation.operation_parts import OperationParts
+from perdure.models.cooperation.step_execution import StepExecution, Surroundings, heartbeat
+from perdure.models.cooperation.unwritten_outcomes import Landings
 
 log = logging.getLogger("perdure")
 

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from perdure.errors import EngineBug
-from perdure.kernel.records import Staged
+from perdure.kernel.rows import Staged
 from perdure.models.common.host_parts import HostParts
 from perdure.models.common.transactions import (
     CodecFailed,
@@ -33,14 +33,14 @@ from perdure.models.common.transactions import (
 )
 from perdure.models.cooperation.context import EMPTY, Context
 from perdure.models.cooperation.define import Plan
-from perdure.models.cooperation.events import ReturnValue
-from perdure.models.cooperation.execution import StepExecution
 from perdure.models.cooperation.failures import Failure
 from perdure.models.cooperation.live import Code
 from perdure.models.cooperation.moves import Handle, Invoke, Raised, Returned, Undo
 from perdure.models.cooperation.moves import Outcome as StepOutcome
 from perdure.models.cooperation.progress import Mismatch
+from perdure.models.cooperation.return_values import ReturnValue
 from perdure.models.cooperation.scope import Emission, NextStep, Scope
+from perdure.models.cooperation.step_execution import StepExecution
 
 
 class Place(Protocol):

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from perdure.kernel.readiness import NEWS
-from perdure.kernel.records import Run, Wait
+from perdure.kernel.operation_notices import NEWS
+from perdure.kernel.rows import Wait
+from perdure.kernel.runs import Run
 from perdure.kernel.status import Status
 from perdure.models.cooperation.live import Draft, LiveOperation
 

@@ -14,19 +14,20 @@ from msgspec.structs import replace
 
 from perdure.errors import CommitRefused, EngineStopped, PerdureError, StoreError
 from perdure.kernel.effects import Deliver
+from perdure.kernel.events import DeadLetter, Event, misfit
 from perdure.kernel.ops import Advance, Due
-from perdure.kernel.records import DeadLetter, Event, Outcome, Run, misfit
+from perdure.kernel.runs import Outcome, Run
 from perdure.kernel.status import FINISHED, Status
 from perdure.models.common.background import BackgroundTasks
 from perdure.models.common.host_parts import HostParts
 from perdure.models.common.slots import Slots
-from perdure.models.functions.advances import Advances
+from perdure.models.functions.activations import Activations
 from perdure.models.functions.commands import Ask
-from perdure.models.functions.execution import Execution
 from perdure.models.functions.identity import check_same
 from perdure.models.functions.live_runs import LiveRuns
 from perdure.models.functions.request_rows import start_of, waits_of
 from perdure.models.functions.runner import LiveRun
+from perdure.models.functions.step_execution import Execution
 from perdure.models.functions.waits import EventChoice, Won, child_failed, misfit_of, won_by_end, won_by_event
 
 log = logging.getLogger("perdure")
@@ -40,7 +41,7 @@ class Answers:
         self,
         parts: HostParts,
         runs: LiveRuns,
-        advances: Advances,
+        activations: Activations,
         slots: Slots[Execution],
         background: BackgroundTasks,
     ) -> None:
@@ -50,7 +51,7 @@ class Answers:
         self._timers = parts.timers
         self._coordinator = parts.coordinator
         self._runs = runs
-        self._advances = advances
+        self._activations = activations
         self._slots = slots
         self._background = background
         # Runs that began, since this was last read, to wait for nothing but the ends of runs they have handles of.
@@ -97,7 +98,7 @@ class Answers:
             return
         if (timer := live.timers.pop(effect.position, None)) is not None:
             timer.cancel()
-        self._advances.guarded(live, self._go_on_with, ask, effect)
+        self._activations.guarded(live, self._go_on_with, ask, effect)
 
     def _go_on_with(self, live: LiveRun, ask: Ask, effect: Deliver) -> None:
         at = self._clock.now()
@@ -113,7 +114,7 @@ class Answers:
             else:
                 output = self._codec.decode(outcome[1].output or "null")
                 advance = live.ask_done(ask, output, None, at=at)
-            self._advances.write(live, advance)
+            self._activations.write(live, advance)
             return
         if target is not None:
             won = won_by_end(effect.option, target, outcome, self._codec)
@@ -127,7 +128,7 @@ class Answers:
             won = Won(option=effect.option, due=due, fired=max(live.time(at), due))
         read = () if event is None else (event.id,)
         text = to_json(won).decode()
-        self._advances.write(live, live.ask_done(ask, text, None, at=at, read=read, consumed=consumed))
+        self._activations.write(live, live.ask_done(ask, text, None, at=at, read=read, consumed=consumed))
 
     def _set_event_aside(self, live: LiveRun, ask: Ask, event: Event, wrong: str) -> None:
         """Make an event a dead letter because it does not fit the class by which the run waits for it, and wait on.
@@ -198,7 +199,7 @@ class Answers:
 
     def _end_fetched(self, live: LiveRun, ask: Ask, effect: Deliver, ended: tuple[Run, Outcome] | None) -> None:
         if self._runs.has(live) and live.asks.get(ask.position) is ask and not live.ended:
-            self._advances.guarded(live, self._go_on_with, ask, replace(effect, outcome=ended))
+            self._activations.guarded(live, self._go_on_with, ask, replace(effect, outcome=ended))
 
     def _wait_again(self, live: LiveRun, ask: Ask) -> None:
         """Store a wait again whose winner has not ended: another of the wait's runs has, or this one was retried.
@@ -239,11 +240,11 @@ class Answers:
 
     def _child_started(self, live: LiveRun, ask: Ask, child_id: str, error: PerdureError | None) -> None:
         if self._runs.has(live) and live.asks.get(ask.position) is ask and not live.ended:
-            self._advances.guarded(live, self._go_on_after_start, ask, child_id, error)
+            self._activations.guarded(live, self._go_on_after_start, ask, child_id, error)
 
     def _go_on_after_start(self, live: LiveRun, ask: Ask, child_id: str, error: PerdureError | None) -> None:
         text = None if error is not None else to_json(child_id).decode()
-        self._advances.write(live, live.ask_done(ask, text, error, at=self._clock.now()))
+        self._activations.write(live, live.ask_done(ask, text, error, at=self._clock.now()))
 
 
 __all__ = ["Answers"]

@@ -7,10 +7,10 @@ import asyncio
 
 from perdure.kernel.ops import Advance
 from perdure.kernel.pieces import Pieces
-from perdure.kernel.records import Run
-from perdure.models.functions.advances import Advances
+from perdure.kernel.runs import Run
+from perdure.models.functions.activations import Activations
 from perdure.models.functions.commands import Commands
-from perdure.models.functions.gate import Gate
+from perdure.models.functions.commit_gate import Gate
 from perdure.models.functions.runner import LiveRun
 from perdure.ports import Clock
 
@@ -21,10 +21,10 @@ class Beginnings:
     Nothing of a run that begins is committed yet, so nothing is handed to it. Closing the run ends its beginning.
     """
 
-    def __init__(self, clock: Clock, advances: Advances, gate: Gate) -> None:
+    def __init__(self, clock: Clock, activations: Activations, gate: Gate) -> None:
         self.open: set[str] = set()  # the ids of runs that take more than one turn
         self._clock = clock
-        self._advances = advances
+        self._activations = activations
         self._gate = gate
 
     def take(self, live: LiveRun, run: Run, input: str) -> None:
@@ -35,7 +35,7 @@ class Beginnings:
         elif commands.end is None and not (commands.timers or commands.outputs) and not live.idle:
             self._gate.release(live, commands)  # Only steps, and everything before them is committed.
         else:
-            self._advances.write(live, live.advance(commands, live.time(self._clock.now()), "started"))
+            self._activations.write(live, live.advance(commands, live.time(self._clock.now()), "started"))
 
     def _go_on(self, live: LiveRun, work: Pieces[Advance | Commands]) -> None:
         """Do one piece now, and the remaining pieces in later turns."""
@@ -46,11 +46,11 @@ class Beginnings:
             next(work)
         except StopIteration as done:
             if isinstance(done.value, Advance):
-                self._advances.write(live, done.value)
+                self._activations.write(live, done.value)
             else:
                 self._gate.release(live, done.value)
         except Exception as error:  # noqa: BLE001 - a failure of one run must not affect others
-            self._advances.set_aside(live, error)
+            self._activations.set_aside(live, error)
         else:
             self.open.add(live.id)
             asyncio.get_running_loop().call_soon(self._go_on, live, work)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
-from perdure.errors import InvalidArguments, InvariantViolated, Misuse
-from perdure.models.functions.commands import ChildCall, Continued
+from perdure.errors import InvalidArguments, Misuse
+from perdure.models.functions.commands import ChildCall
 from perdure.models.functions.context import require_loop
 from perdure.models.functions.define import RunCall
-from perdure.models.functions.requests import NEVER_US
+from perdure.models.functions.positions import NEVER_US
 from perdure.models.functions.waits import RunChoice, RunEnded, first
 from perdure.values.arguments import Duration, checked, span_of
 from perdure.values.checks import checked_tags, checked_text
@@ -72,23 +72,6 @@ def _span_us(deadline: Duration, now: int) -> int:
     if now + span >= NEVER_US:
         raise InvalidArguments(f"the deadline {deadline!r} is beyond the year 9999; leave it out for none at all")
     return span
-
-
-@checked
-async def continue_as(call: RunCall[Any]) -> NoReturn:
-    """Continue the same run as this call. Never returns.
-
-    The run's history is cleared, so that a loop can go on for ever. Events that the run has not read yet are kept, and
-    so are its tags and its deadline. Raises Misuse if the run has registered compensations, which would be lost.
-    """
-    loop = require_loop("continue_as")
-    if not isinstance(call, RunCall):
-        raise Misuse(f"continue_as() takes a called workflow, as in continue_as(poll(cursor)), not {call!r}")
-    if loop.has_compensations:
-        raise Misuse("continue_as() would forget what compensate() has registered: end the run, or start another one")
-    loop.continue_as(Continued(call.workflow, call.input(loop.payload_max)))
-    await loop.create_future()
-    raise InvariantViolated("a run went on after it had continued as another call", run_id=loop.run_id)
 
 
 @checked

@@ -1,6 +1,6 @@
 """Commands: what one activation of a workflow function asks for, as values.
 
-requests.py defines the positions. Times are in microseconds. Nothing here knows how a step is run or where a timer is
+positions.py defines the positions. Times are in microseconds. Nothing here knows how a step is run or where a timer is
 kept.
 """
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.json import encode as to_json
 
 from perdure.errors import Misuse, RollbackFailed
-from perdure.kernel.records import Wait
+from perdure.kernel.rows import Wait
 from perdure.models.functions.context import require_loop
 from perdure.models.functions.define import RunCall, StepCall
 from perdure.values.arguments import checked

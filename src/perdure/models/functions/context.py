@@ -10,26 +10,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from msgspec import Struct
 from msgspec.json import decode as from_json
 
 from perdure.errors import Misuse, NotInStep, NotInWorkflow
 from perdure.models.common.resources import Resources
 from perdure.models.functions.loop import WorkflowLoop, running_loop
-from perdure.values.arguments import Duration, checked
+from perdure.values.arguments import checked
 from perdure.values.failures import mark
 from perdure.values.json import to_text
-from perdure.values.times import from_datetime, seconds_of, to_datetime
+from perdure.values.times import to_datetime
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
-
-
-class TimeReached(Struct, frozen=True):
-    """The result of a timer: when it was due, and when it fired."""
-
-    scheduled_at: datetime
-    fired_at: datetime
 
 
 @checked(constructor=False)
@@ -64,28 +56,6 @@ def current_run() -> CurrentRun:
         # Made when it is first needed, since seeding its random generator takes a while.
         loop.about = CurrentRun(loop, id=loop.run_id, workflow=loop.about)
     return loop.about
-
-
-@checked
-async def sleep(duration: Duration) -> TimeReached:
-    """Wait durably: the process may end meanwhile. A number is a number of seconds.
-
-    Raises InvalidArguments for a negative duration. For a time that may have passed, use `sleep_until`.
-    """
-    loop = require_loop("sleep")
-    return await _wait_until(loop, loop.now() + round(seconds_of(duration, "sleep") * 1_000_000), "sleep")
-
-
-@checked
-async def sleep_until(when: datetime) -> TimeReached:
-    """Wait durably until a point in time. A time in the past is reached at once."""
-    loop = require_loop("sleep_until")
-    return await _wait_until(loop, from_datetime(when), "sleep_until")
-
-
-async def _wait_until(loop: WorkflowLoop, due_at: int, name: str) -> TimeReached:
-    scheduled_at, fired_at = await loop.request_timer(due_at, name)
-    return TimeReached(to_datetime(scheduled_at), to_datetime(fired_at))
 
 
 def require_loop(verb: str) -> WorkflowLoop:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from perdure.models.functions.context import CurrentStep
 from perdure.models.functions.executor import Executor
-from perdure.models.functions.step_in_flight import StepInFlight
+from perdure.models.functions.step_protocols import StepInFlight
 from perdure.values.json import to_text
 
 T = TypeVar("T")

@@ -1,8 +1,8 @@
 """The host of functions: it keeps their runs in memory, performs the kernel's decisions for them, evicts and replays.
 
 Everything here happens in plain callbacks of the process's loop. Nothing is written here: the progress of runs becomes
-ops for the coordinator (advances.py), and the requests of a run wait at its gate until these ops are committed
-(gate.py).
+ops for the coordinator (activations.py), and the requests of a run wait at its gate until these ops are committed
+(commit_gate.py).
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from perdure.errors import Misuse
 from perdure.kernel.effects import Begin, Deliver, Drop, Finish
 from perdure.kernel.ops import Advance
 from perdure.kernel.pieces import Pieces, at_once, parts
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.models.common.background import BackgroundTasks
 from perdure.models.common.blame import Blame
 from perdure.models.common.host_parts import HostParts
 from perdure.models.common.resources import Resources
-from perdure.models.functions.advances import Advances
-from perdure.models.functions.ahead import Ahead
+from perdure.models.functions.activations import Activations
 from perdure.models.functions.answers import Answers
 from perdure.models.functions.beginnings import Beginnings
 from perdure.models.functions.closings import Closings
+from perdure.models.functions.commit_gate import Gate
 from perdure.models.functions.define import Workflow
 from perdure.models.functions.executor import Executor
-from perdure.models.functions.gate import Gate
 from perdure.models.functions.journal_reader import missing_entry
 from perdure.models.functions.live_runs import LiveRuns
-from perdure.models.functions.replays import Replays
+from perdure.models.functions.revival import Revival
 from perdure.models.functions.steps import Steps
+from perdure.models.functions.unclaimed_runs import UnclaimedRuns
 from perdure.ports import Journal
 
 
@@ -53,20 +53,20 @@ class FunctionHost:
         self._blame = Blame(parts.clock, parts.coordinator)
         self._runs = LiveRuns(parts, workflows)
         self._live = self._runs.by_id
-        self._advances = Advances(parts, self._runs, self._blame)
+        self._activations = Activations(parts, self._runs, self._blame)
         self._executor = Executor(parts, resources, self._blame, self._background)
-        self._steps = Steps(parts, self._executor, self._advances, self._blame, self._background)
+        self._steps = Steps(parts, self._executor, self._activations, self._blame, self._background)
         self._slots = self._steps.slots
-        self._answers = Answers(parts, self._runs, self._advances, self._slots, self._background)
-        self._gate = Gate(parts, self._runs, self._advances, self._steps, self._answers)
-        self._replays = Replays(parts, self._runs, self._advances, self._steps, self._answers, self._gate)
-        self._beginnings = Beginnings(parts.clock, self._advances, self._gate)
-        self._ahead = Ahead(parts.clock, self._runs)
+        self._answers = Answers(parts, self._runs, self._activations, self._slots, self._background)
+        self._gate = Gate(parts, self._runs, self._activations, self._steps, self._answers)
+        self._revival = Revival(parts, self._runs, self._activations, self._steps, self._answers, self._gate)
+        self._beginnings = Beginnings(parts.clock, self._activations, self._gate)
+        self._unclaimed_runs = UnclaimedRuns(parts.clock, self._runs)
         self.awaiting = self._answers.awaiting
         self.closings = Closings()
         self.awaiting = self._answers.awaiting
         self.proceed = self._gate.proceed
-        self.forgo = self._ahead.forgo
+        self.forgo = self._unclaimed_runs.forgo
 
     @property
     def threads(self) -> ThreadPoolExecutor:
@@ -87,12 +87,12 @@ class FunctionHost:
     @property
     def busy(self) -> bool:
         """Whether something is going on that ends without a timer: replays, background tasks, beginnings."""
-        return bool(self._replays or self._background or self._beginnings.open)
+        return bool(self._revival or self._background or self._beginnings.open)
 
     @property
     def reading(self) -> int:
         """The number of runs that are being read or replayed, to be live again."""
-        return len(self._replays)
+        return len(self._revival)
 
     @property
     def live_runs(self) -> int:
@@ -109,7 +109,7 @@ class FunctionHost:
                 if (live := self._live.get(effect.run_id)) is not None:
                     self._answers.deliver(live, effect)
                 else:
-                    self._replays.deliver(effect)
+                    self._revival.deliver(effect)
             case Drop():
                 self._drop(effect.run_id)
 
@@ -123,7 +123,7 @@ class FunctionHost:
     def closing(self) -> Pieces[None]:
         """Close every run in memory, in pieces. This is the first part of `close`; `closings` has what is left then."""
         self._slots.is_closed = True
-        for start, part in parts([*self._live, *self._replays.waking]):
+        for start, part in parts([*self._live, *self._revival.waking]):
             if start:
                 yield
             for run_id in part:
@@ -133,37 +133,37 @@ class FunctionHost:
         """Close every run in memory. Writes nothing."""
         at_once(self.closing())
         self.closings.finish()
-        self._ahead.close()
+        self._unclaimed_runs.close()
         self._background.close()
-        self._replays.close()
+        self._revival.close()
         self._executor.close()
 
     # Coming to life.
 
     def prepare(self, run: Run, journal: Journal) -> Advance | None:
         """Let a run go on that no engine has claimed. Returns its advance, to be committed with the claim; None if the
-        run must be claimed first. See ahead.py."""
+        run must be claimed first. See unclaimed_runs.py."""
         if self._slots.is_closed or run.model == "operation" or missing_entry(journal.entries) is not None:
             return None
-        return self._ahead.prepare(run, journal)
+        return self._unclaimed_runs.prepare(run, journal)
 
     def _begin(self, run: Run, input: str | None, *, is_ahead: bool) -> None:
-        if run.id in self._live or run.id in self._replays.waking:
+        if run.id in self._live or run.id in self._revival.waking:
             self._close(run.id)  # The run begins anew: as another call, or to be rolled back.
-        if is_ahead and not self._slots.is_closed and (adopted := self._ahead.adopt(run)) is not None:
+        if is_ahead and not self._slots.is_closed and (adopted := self._unclaimed_runs.adopt(run)) is not None:
             live, timers = adopted
             self._blame.forget(run.id)  # The run has made progress.
             self._gate.arm(live, timers)
             self._runs.enter(live)
             return
-        if self._ahead.runs:
-            self._ahead.forgo(run.id)
+        if self._unclaimed_runs.runs:
+            self._unclaimed_runs.forgo(run.id)
         if input is None:
-            self._replays.wake(run)
+            self._revival.wake(run)
             return
-        if (created := self._advances.made(run)) is not None:
+        if (created := self._activations.made(run)) is not None:
             self._runs.enter(created)
-            self._advances.guarded(created, self._beginnings.take, run, input)
+            self._activations.guarded(created, self._beginnings.take, run, input)
 
     # Leaving.
 
@@ -181,8 +181,8 @@ class FunctionHost:
     def _close(self, run_id: str) -> None:
         self._blame.forget(run_id)
         live = self._runs.remove(run_id)
-        if self._replays.waking:
-            live = self._replays.forget(run_id) or live
+        if self._revival.waking:
+            live = self._revival.forget(run_id) or live
         if live is None:
             return
         for position in list(live.running):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from perdure.coordinator.timers import Timers
 from perdure.errors import RunNotFound, StoreError
-from perdure.kernel.records import DEFINITION, Entry
+from perdure.kernel.rows import DEFINITION, Entry
 from perdure.ports import Journal, Store
 
 _AT_ONCE = 64

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from perdure.kernel.ops import Release
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.models.common.eviction import Eviction
 from perdure.models.common.host_parts import HostParts
 from perdure.models.functions.define import Workflow

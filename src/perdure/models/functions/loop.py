@@ -37,7 +37,7 @@ from perdure.models.functions.commands import (
 )
 from perdure.models.functions.generators import StartHook, wrap_hooks
 from perdure.models.functions.loop_tasks import ReadyHandle, TimerFuture, WorkflowTask
-from perdure.models.functions.requests import Args, AskingLoop
+from perdure.models.functions.positions import Args, AskingLoop
 from perdure.models.functions.stacks import format_stacks
 
 __all__ = [

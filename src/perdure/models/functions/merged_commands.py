@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from perdure.kernel.ops import Start
-from perdure.kernel.records import Entry
+from perdure.kernel.rows import Entry
 from perdure.models.functions.commands import Ask, Completed, Continued, Raised
 from perdure.models.functions.loop import Commands, StepRequest, TimerRequest, WorkflowLoop
 

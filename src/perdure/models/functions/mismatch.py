@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.errors import PerdureError
-from perdure.kernel.records import Entry
+from perdure.kernel.rows import Entry
 
 
 class Mismatch(PerdureError):

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from perdure.kernel.records import DEFINITION, Entry
+from perdure.kernel.rows import DEFINITION, Entry
 
 _DIFFERENCES_MAX: Final = 50
 

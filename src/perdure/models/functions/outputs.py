@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from perdure.kernel.artifacts import Artifact, ArtifactWrites
-from perdure.kernel.records import PublishedValue, StreamItem
+from perdure.kernel.rows import PublishedValue, StreamItem
 from perdure.models.functions.artifacts import ArtifactOutput, brought
 from perdure.models.functions.commands import Output
 from perdure.ports import Codec, Ids

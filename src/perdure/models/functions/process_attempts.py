@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from perdure.errors import Misuse, UnstorableValue
 from perdure.models.common.blame import Blame
 from perdure.models.common.fence_check import FenceCheck, InDoubt
-from perdure.models.functions.step_in_flight import AttemptInFlight, StepInFlight
+from perdure.models.functions.step_protocols import AttemptInFlight, StepInFlight
 from perdure.values.failures import receive
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Final
 
 from msgspec.json import encode as to_json
 
-from perdure.kernel import mailboxes
-from perdure.kernel.mailboxes import Mailbox
+from perdure.kernel import wait_matches
+from perdure.kernel.wait_matches import Mailbox
 from perdure.models.functions.commands import Ask
 from perdure.models.functions.waits import misfit_of, won_by_event
 from perdure.ports import Codec
@@ -45,7 +45,7 @@ class ReadAhead:
         """
         if self._is_over or not self._box.unread:
             return None
-        found = mailboxes.first_of(self._box, ask.what.rows(self._run_id, ask), at)
+        found = wait_matches.first_of(self._box, ask.what.rows(self._run_id, ask), at)
         if found is None:
             return None
         mailbox, event, option = found

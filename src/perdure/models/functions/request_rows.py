@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from perdure.kernel.ops import Continuation, Start
 from perdure.kernel.pieces import Pieces, parts
-from perdure.kernel.records import Wait
+from perdure.kernel.rows import Wait
 from perdure.kernel.tasks import Task
 from perdure.models.functions.commands import Ask, ChildCall, Commands, Continued
 from perdure.models.functions.define import Workflow

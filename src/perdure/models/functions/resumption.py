@@ -14,9 +14,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.kernel.effects import Deliver
-from perdure.kernel.mailboxes import Mailbox
-from perdure.kernel.records import Staged, Wait
+from perdure.kernel.rows import Staged, Wait
 from perdure.kernel.tasks import TASK_EVENT
+from perdure.kernel.wait_matches import Mailbox
 from perdure.models.functions.commands import Ask, Commands, StepRequest, TimerRequest
 from perdure.models.functions.define import StepCall
 from perdure.models.functions.runner import LiveRun, Mismatch

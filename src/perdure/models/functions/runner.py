@@ -1,7 +1,7 @@
-"""A live run of a durable function: its loop, its requests, and its replay from a journal. Does no I/O.
+"""A live run of a durable function: its loop and its requests. Does no I/O.
 
 Live and replay take the same path, one completion at a time. `step_done` and `timer_fired` build the journal entry,
-hand the loop the value decoded from it, and return the op. `replay` hands over the entries of the journal.
+hand the loop the value decoded from it, and return the op. replay.py hands over the entries of the journal.
 """
 
 from __future__ import annotations
@@ -11,34 +11,34 @@ from collections.abc import Callable, Coroutine, Sequence
 from itertools import count
 from typing import Any
 
-from msgspec import Struct
 from msgspec.json import decode as from_json
 from msgspec.json import encode as to_json
 from msgspec.structs import replace
 
 from perdure.errors import InvalidArguments, UnstorableValue
 from perdure.kernel.artifacts import ArtifactWrites
-from perdure.kernel.failures import Attempt, Failure
+from perdure.kernel.failures import Attempt
 from perdure.kernel.lives import life_of
-from perdure.kernel.mailboxes import Mailbox
 from perdure.kernel.ops import Advance, End
 from perdure.kernel.pieces import PIECE_ITEMS_MAX, Pieces, at_once, parts
-from perdure.kernel.records import Entry, Run, Staged, Wait
+from perdure.kernel.rows import Entry, Staged, Wait
+from perdure.kernel.runs import Run
+from perdure.kernel.wait_matches import Mailbox
 from perdure.models.functions.artifacts import ArtifactOutput
 from perdure.models.functions.commands import Ask, Continued
-from perdure.models.functions.compensation import BRANCH, Compensation, roll_back
-from perdure.models.functions.context import TimeReached
+from perdure.models.functions.compensation import Compensation
 from perdure.models.functions.define import StepCall, Workflow
-from perdure.models.functions.endings import end_of_rollback, located, outcome_of, refuse
 from perdure.models.functions.loop import Commands, StepRequest, TimerRequest, WorkflowLoop
-from perdure.models.functions.merged_commands import NOTHING_AT_ONCE, AnsweredAtOnce, Merged, Replayed
-from perdure.models.functions.mismatch import Mismatch, diff, other_arguments
-from perdure.models.functions.outlines import Outline, refusal, split
+from perdure.models.functions.merged_commands import NOTHING_AT_ONCE, AnsweredAtOnce, Merged
+from perdure.models.functions.mismatch import Mismatch
+from perdure.models.functions.outcomes import end_of_rollback, located, outcome_of, refuse
+from perdure.models.functions.outlines import Outline, refusal
 from perdure.models.functions.outlines import read as read_outline
 from perdure.models.functions.outputs import artifacts_of, rows_of
 from perdure.models.functions.read_ahead import ReadAhead
 from perdure.models.functions.request_rows import Begun, begin_waiting, continuation_of, start_of, stop_waiting
-from perdure.models.functions.waits import RunEnded, Won, read_won, short_name
+from perdure.models.functions.timers import Fired, TimeReached
+from perdure.models.functions.waits import RunEnded, Won, read_won
 from perdure.ports import Codec, Ids, PlainCodec
 from perdure.values.failures import mark, rebuild, to_failure
 from perdure.values.json import to_text
@@ -46,13 +46,6 @@ from perdure.values.json import to_text
 _NOTHING: Begun = ([], [], [])  # never added to
 _WITH_ARGUMENTS = ("child", "start", "compensate")
 _SET_BACK_US = 1_000_000  # A clock that goes back by less was corrected, or is another machine's.
-
-
-class Fired(Struct, frozen=True):
-    """The value of a timer's entry: when the timer was due and when it fired, in microseconds."""
-
-    due: int
-    fired: int
 
 
 class LiveRun:
@@ -65,10 +58,10 @@ class LiveRun:
     """
 
     __slots__ = (
-        "_attempt", "_box", "_callbacks_max", "_encode", "_outline", "_payload_max", "_starting", "_undone_for", "asks",
-        "children", "claim", "codec", "compensations", "ended", "fetching", "gate", "has_staged", "has_waited", "id",
-        "ids", "input", "is_retried", "loop", "pausing", "requests", "retries", "running", "seq", "staged", "timers",
-        "workflow",
+        "_attempt", "_box", "_encode", "_outline", "asks", "callbacks_max", "children", "claim", "codec",
+        "compensations", "ended", "fetching", "gate", "has_staged", "has_waited", "id", "ids", "input", "is_retried",
+        "loop", "pausing", "payload_max", "requests", "retries", "running", "seq", "staged", "starting", "timers",
+        "undone_for", "workflow",
     )  # fmt: skip
 
     def __init__(
@@ -86,11 +79,11 @@ class LiveRun:
         self.requests: dict[str, StepRequest] = {}
         self.asks: dict[str, Ask] = {}
         # Dictionaries where sets and lists would do: an empty one is small, and not tracked by the garbage collector.
-        self._starting: dict[str, None] = {}  # those of `asks` that wait for a child's id
+        self.starting: dict[str, None] = {}  # those of `asks` that wait for a child's id
         self.children: dict[str, str] = {}
         self.compensations: dict[int, Compensation] = {}  # in the order of registration
-        self._undone_for: str | None = None  # during a rollback: the stored failure because of which the run is undone
-        self._callbacks_max = callbacks_max
+        self.undone_for: str | None = None  # during a rollback: the stored failure because of which the run is undone
+        self.callbacks_max = callbacks_max
         self.input = ""
         self.running: dict[str, Any] = {}  # position -> its execution, for the step runner
         self.retries: dict[str, Wait] = {}
@@ -110,7 +103,7 @@ class LiveRun:
         # If values are encrypted, there are no digests: a digest would reveal arguments that can be guessed. The loop
         # of a rollback has none either: its calls come from the registered compensations, which are compared.
         self.loop.has_digests = self._encode is None
-        self._payload_max = self.loop.payload_max = payload_max
+        self.payload_max = self.loop.payload_max = payload_max
         self.is_retried = run.attempt > 1
         self._attempt = run.attempt
         self._outline: Outline | None = None  # to be written with the next advance
@@ -121,7 +114,7 @@ class LiveRun:
 
         The start of a child under an id that the caller gave is not durable: nothing in the store would wake the run.
         """
-        return len(self.requests) == len(self.pausing) and not self._starting
+        return len(self.requests) == len(self.pausing) and not self.starting
 
     def key_of(self, position: str) -> str:
         """Return the idempotency key of the step at a position.
@@ -147,12 +140,12 @@ class LiveRun:
         code to check the input against.
         """
         if self.workflow.outline is not None:
-            self._compare((), is_begun=False)
+            self.compare((), is_begun=False)
         try:
-            begun = self.loop.begin_some(self._beginning(input), at)
+            begun = self.loop.begin_some(self.beginning(input), at)
         except UnstorableValue as error:
-            return self._begin_refused(error, at)
-        return None if begun is None else self._took(begun)
+            return self.begin_refused(error, at)
+        return None if begun is None else self.took(begun)
 
     def begin_on(self, begun: Commands | None, now: Callable[[], int]) -> Pieces[Advance | Commands]:
         """Do the rest of the first activation, and return the op that makes it durable.
@@ -160,7 +153,7 @@ class LiveRun:
         This is done in pieces, since a run may ask for ten thousand children at once. If the run asks only for steps,
         no op is needed, and the commands are returned. Between two pieces nothing may be handed to the run.
         """
-        commands = self._took((yield from self.loop.begin_on())) if begun is None else begun
+        commands = self.took((yield from self.loop.begin_on())) if begun is None else begun
         if commands.only_steps and commands.end is None and not self.idle:
             return commands
         at = self.time(now())
@@ -170,7 +163,7 @@ class LiveRun:
         self.gate.append(answered.commands)
         return self._advance_at_length(answered.commands, at, "started", entries, (), (), (), answered, waiting)
 
-    def _compare(self, outlines: Sequence[Entry], *, is_begun: bool) -> None:
+    def compare(self, outlines: Sequence[Entry], *, is_begun: bool) -> None:
         """Check that the definition is the one with which the run began. Raises Mismatch.
 
         A retry by hand takes the current definition, as far as the journal fits it.
@@ -186,112 +179,17 @@ class LiveRun:
             reason, details = refusal(stored[0], outline, self.workflow.name, self.workflow.version)
             raise Mismatch(reason, details=details)
 
-    def _beginning(self, input: str) -> Callable[[], Coroutine[Any, Any, Any]]:
+    def beginning(self, input: str) -> Callable[[], Coroutine[Any, Any, Any]]:
         self.input = input
         args, kwargs = self.workflow.signature.read(self.codec.decode(input))
         function = self.workflow.function
         return lambda: function(*args, **kwargs)
 
-    def _begin_refused(self, error: UnstorableValue, at: int) -> Commands:
+    def begin_refused(self, error: UnstorableValue, at: int) -> Commands:
         refused = InvalidArguments(str(error))
-        return self._took(self.loop.begin(lambda: refuse(refused), at))
+        return self.took(self.loop.begin(lambda: refuse(refused), at))
 
-    def replay(
-        self, input: str, entries: Sequence[Entry], created_at: int, *, is_begun: bool = False
-    ) -> Pieces[Commands]:
-        """Replay a journal on a new loop, and return the requests that are outstanding then. Raises Mismatch.
-
-        `is_begun` says that the run made requests before, though the journal may be empty. Between two pieces nothing
-        may be handed to the run.
-
-        The outputs of an activation are committed with its entry, so they are not written again. There are two
-        exceptions: the first activation has no entry, and after a retry the last activation before the failure may come
-        further with other code.
-        """
-        self.has_waited = self.has_staged = True
-        outlines, entries = split(entries)
-        self._compare(outlines, is_begun=is_begun or bool(entries))
-        total = Replayed()
-        try:
-            begun = self.loop.begin_some(self._beginning(input), created_at)
-            commands = total.add(self._took((yield from self.loop.begin_on()) if begun is None else begun))
-        except UnstorableValue as error:
-            if entries:
-                raise Mismatch(str(error), details=str(error)) from error
-            commands = total.add(self._begin_refused(error, created_at))  # The run has done nothing yet.
-        return (yield from self._replay_entries(total, commands, entries))
-
-    def undo(self, input: str, entries: Sequence[Entry], created_at: int, failure: str) -> Pieces[Commands]:
-        """Replay a run that rolls back: first its own code, to find its compensations, then the rollback so far. Raises
-        Mismatch."""
-        self._undone_for = failure
-        outlines, entries = split(entries)
-        forward = [entry for entry in entries if not entry.position.startswith(BRANCH)]
-        yield from self.replay(input, [*outlines, *forward], created_at)
-        self.loop.close()
-        self.asks.clear()
-        self._starting.clear()
-        self.requests.clear()
-        about, life = self.loop.about, self.loop.life
-        # As in __init__.
-        self.loop = WorkflowLoop(run_id=self.id, callbacks_max=self._callbacks_max, branch=BRANCH)  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
-        self.loop.about, self.loop.life = about, life
-        self.loop.payload_max = self._payload_max
-        at = forward[-1].at if forward else created_at
-        compensations, policy = list(self.compensations.values()), self.workflow.compensation
-        total = Replayed()
-        commands = total.add(self._took(self.loop.begin(lambda: roll_back(compensations, policy), at)))
-        return (yield from self._replay_entries(total, commands, entries[len(forward) :]))
-
-    def _replay_entries(self, total: Replayed, commands: Commands, entries: Sequence[Entry]) -> Pieces[Commands]:
-        for number, entry in enumerate(entries):
-            if number % PIECE_ITEMS_MAX == PIECE_ITEMS_MAX - 1:
-                yield
-            if commands.end is not None:
-                raise Mismatch(
-                    f"the code ends after {self.seq} of {len(entries)} journal entries",
-                    details=diff(entries, self.seq, "the end of the workflow"),
-                )
-            commands = total.add(self._hand_over(entry, entries))
-        if entries and not self.is_retried:
-            commands.outputs = ()
-        return total.commands(self.requests.values(), self.asks.values(), self.loop, commands)
-
-    def _hand_over(self, entry: Entry, entries: Sequence[Entry]) -> Commands:
-        asked = self.loop.pending(entry.position)
-        if asked != (entry.kind, entry.name) and asked != (entry.kind, short_name(entry.name)):
-            now = f"{asked[0]} {asked[1]!r}" if asked else "nothing"
-            raise Mismatch(
-                f"at position {entry.position} the journal has {entry.kind} {entry.name!r}, the code asks for {now}",
-                details=diff(entries, self.seq, f"{now} at {entry.position}; open: {_open(self)}"),
-            )
-        self.seq = entry.seq
-        if entry.kind == "timer":
-            return self._fire(entry.position, entry.at)
-        complete = self.loop.complete_step if entry.kind == "step" else self.loop.complete_ask
-        ask = self.asks.pop(entry.position, None)
-        self._starting.pop(entry.position, None)
-        request = self.requests.pop(entry.position, None)
-        if entry.digest:
-            now = ask.what.digest if ask is not None else request.call.digest  # type: ignore[union-attr]
-            if now != entry.digest and now:
-                raise other_arguments(entry, entries, now)
-        if entry.failure is not None:
-            failure = from_json(entry.failure, type=Failure)
-            error = rebuild(failure, run_id=self.id, position=entry.position, seq=entry.seq)
-            return self._took(complete(entry.position, entry.at, error=error))
-        text = self.codec.decode(entry.value or "")
-        try:
-            if ask is not None:
-                value = self._read(ask, text)
-            else:
-                call: StepCall[Any] = request.call  # type: ignore[union-attr]
-                value = call.step.signature.result.read(text, f"the journal's value of {entry.name!r}")
-        except UnstorableValue as error:
-            raise Mismatch(str(error), details=diff(entries, entry.seq - 1, str(error))) from error
-        return self._took(complete(entry.position, entry.at, value=value))
-
-    def _read(self, ask: Ask, text: str) -> Any:
+    def read(self, ask: Ask, text: str) -> Any:
         """Return what workflow code gets for a request, from the value of its journal entry."""
         if ask.kind == "wait":
             got = read_won(ask.what, from_json(text, type=Won))
@@ -322,7 +220,7 @@ class LiveRun:
         """Journal the answer to a request (JSON, or an error), go on with the run, and return the op to write."""
         at = self.time(at)
         entry, value, error = self._ask_entry(ask, text, error, at)
-        commands = self._took(self.loop.complete_ask(ask.position, at, value=value, error=error))
+        commands = self.took(self.loop.complete_ask(ask.position, at, value=value, error=error))
         if error is not None:
             entry = located(entry, error)
         dropped = () if ask.kind == "start" else (ask.position,)
@@ -334,12 +232,12 @@ class LiveRun:
     ) -> tuple[Entry, Any, BaseException | None]:
         self.seq += 1
         del self.asks[ask.position]
-        self._starting.pop(ask.position, None)
+        self.starting.pop(ask.position, None)
         self.children.pop(ask.position, None)
         value = failed = None
         if error is None:
             try:
-                value = self._read(ask, text or "")
+                value = self.read(ask, text or "")
             except UnstorableValue as unstorable:
                 error, text = unstorable, None
         if error is not None:
@@ -375,7 +273,7 @@ class LiveRun:
         if error is None:
             try:
                 signature = call.step.signature
-                text = to_text(value, signature.about_result, self._payload_max)
+                text = to_text(value, signature.about_result, self.payload_max)
                 value = signature.result.read(text, signature.about_result)
                 if self._encode is not None:
                     text = self._encode(text)
@@ -398,7 +296,7 @@ class LiveRun:
             at=at,
             digest=call.digest,
         )
-        commands = self._took(self.loop.complete_step(position, at, value=value, error=error))
+        commands = self.took(self.loop.complete_step(position, at, value=value, error=error))
         if error is not None:
             entry = located(entry, error)
         return self.advance(commands, at, "step finished", (entry,), dropped)
@@ -428,7 +326,7 @@ class LiveRun:
             at=at,
             digest=call.digest,
         )
-        commands = self._took(self.loop.complete_step(position, at, value=value))
+        commands = self.took(self.loop.complete_step(position, at, value=value))
         return self.advance(commands, at, "step finished", (entry,), (position,))
 
     def timer_fired(self, timer: TimerRequest, at: int) -> Advance:
@@ -445,14 +343,14 @@ class LiveRun:
             started_at=timer.since,
             at=at,
         )
-        commands = self._fire(timer.position, at)
+        commands = self.fire(timer.position, at)
         return self.advance(commands, at, "timer fired", (entry,), (timer.position,))
 
-    def _fire(self, position: str, at: int) -> Commands:
+    def fire(self, position: str, at: int) -> Commands:
         """Hand over a due timer, and remember its entry if the timer was a timeout."""
         if self.loop.is_timeout(position):
             self.loop.elapsed = self.seq
-        return self._took(self.loop.fire_timer(position, at))
+        return self.took(self.loop.fire_timer(position, at))
 
     def advance(
         self, commands: Commands, at: int, cause: str, entries: tuple[Entry, ...] = (), dropped: tuple[str, ...] = (),
@@ -555,7 +453,7 @@ class LiveRun:
                 total.answered(ask)
                 entry, value, _ = self._ask_entry(ask, text, None, at)
                 answered.entries.append(entry)
-                more = self._took(self.loop.complete_ask(ask.position, at, value=value))
+                more = self.took(self.loop.complete_ask(ask.position, at, value=value))
                 total.add(more)
                 asked += more.asks
         answered.commands = total.commands()
@@ -577,12 +475,12 @@ class LiveRun:
         return None
 
     def _end(self, end: Any) -> End:
-        if self._undone_for is not None:
-            return end_of_rollback(end, self._undone_for)
-        status, outcome = outcome_of(end, self.workflow, self.codec, self._payload_max, self.id, self.loop.elapsed)
+        if self.undone_for is not None:
+            return end_of_rollback(end, self.undone_for)
+        status, outcome = outcome_of(end, self.workflow, self.codec, self.payload_max, self.id, self.loop.elapsed)
         return End(status=status, outcome=outcome, has_waited=self.has_waited, has_staged=self.has_staged)
 
-    def _took(self, commands: Commands) -> Commands:
+    def took(self, commands: Commands) -> Commands:
         """Keep track of the requests in these commands, and mark the outputs."""
         for request in commands.steps:
             self.requests[request.position] = request
@@ -596,11 +494,11 @@ class LiveRun:
             for ask in commands.asks:
                 self.asks[ask.position] = ask
                 if ask.kind == "start":
-                    self._starting[ask.position] = None
+                    self.starting[ask.position] = None
         if commands.asks_withdrawn:
             for position in commands.asks_withdrawn:
                 self.asks.pop(position, None)
-                self._starting.pop(position, None)
+                self.starting.pop(position, None)
         if commands.steps_cancelled:
             for position in commands.steps_cancelled:
                 self.requests.pop(position, None)
@@ -625,11 +523,6 @@ class LiveRun:
         self.timers.clear()
         yield from self.loop.close_in_pieces()
         self.loop.about = None  # The CurrentRun refers back to the loop.
-
-
-def _open(live: LiveRun) -> str:
-    steps = [f"{request.name!r} at {request.position}" for request in live.requests.values()]
-    return ", ".join([*steps, *(f"{ask.name!r} at {ask.position}" for ask in live.asks.values())]) or "nothing"
 
 
 __all__ = ["Fired", "LiveRun", "Mismatch"]

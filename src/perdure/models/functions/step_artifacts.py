@@ -31,7 +31,7 @@ from perdure.models.functions.artifacts import (
     marked,
     sealed,
 )
-from perdure.models.functions.step_in_flight import AttemptInFlight, StepInFlight
+from perdure.models.functions.step_protocols import AttemptInFlight, StepInFlight
 from perdure.values.arguments import shown
 from perdure.values.json import UNSTORABLE_TEXT
 

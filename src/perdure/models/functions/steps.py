@@ -10,16 +10,16 @@ from msgspec.structs import replace
 
 from perdure.kernel.failures import Failure
 from perdure.kernel.ops import Advance
-from perdure.kernel.records import Staged, Wait
+from perdure.kernel.rows import Staged, Wait
 from perdure.models.common.background import BackgroundTasks
 from perdure.models.common.blame import Blame
 from perdure.models.common.host_parts import HostParts
 from perdure.models.common.slots import Slots
-from perdure.models.functions.advances import Advances
+from perdure.models.functions.activations import Activations
 from perdure.models.functions.commands import StepRequest
-from perdure.models.functions.execution import Execution
 from perdure.models.functions.executor import Executor
 from perdure.models.functions.runner import LiveRun
+from perdure.models.functions.step_execution import Execution
 from perdure.values.failures import to_failure
 
 
@@ -27,14 +27,14 @@ class Steps:
     """Begins and stops steps, and hands their outcomes to their runs."""
 
     def __init__(
-        self, parts: HostParts, executor: Executor, advances: Advances, blame: Blame, background: BackgroundTasks
+        self, parts: HostParts, executor: Executor, activations: Activations, blame: Blame, background: BackgroundTasks
     ) -> None:
         self._clock = parts.clock
         self._codec = parts.codec
         self._timers = parts.timers
         self._enqueue = parts.coordinator.enqueue
         self._executor = executor
-        self._advances = advances
+        self._activations = activations
         self._background = background
         self.slots: Slots[Execution] = Slots(parts.limits.steps_max, self, blame)
 
@@ -42,7 +42,7 @@ class Steps:
         """Run a step that a run asks for. If its result is staged, hand over that result instead."""
         position = request.position
         if position in live.staged:
-            self._advances.guarded(live, self._take_staged, request, live.staged.pop(position))
+            self._activations.guarded(live, self._take_staged, request, live.staged.pop(position))
             return
         live.running[position] = execution = Execution(self._executor, self, live, request)
         wait = live.retries.get(position) if live.retries else None
@@ -56,7 +56,7 @@ class Steps:
             self.again(execution)
 
     def _take_staged(self, live: LiveRun, request: StepRequest, staged: Staged) -> None:
-        self._advances.write(live, live.step_staged(request, staged, self._clock.now()))
+        self._activations.write(live, live.step_staged(request, staged, self._clock.now()))
 
     def start(self, execution: Execution) -> None:
         """Begin the next attempt of a step that has a slot, once its run surely belongs to this engine. The carriers
@@ -120,22 +120,22 @@ class Steps:
                     attempts=execution.attempt or 1,
                     at=self._clock.now(),
                 )
-        except Exception as trouble:  # noqa: BLE001 - as in Advances.guarded, without a call more on the hot path
-            self._advances.set_aside(live, trouble)
+        except Exception as trouble:  # noqa: BLE001 - as in Activations.guarded, without a call more on the hot path
+            self._activations.set_aside(live, trouble)
         else:
             if (stager := execution.stager) is not None:
                 execution.stager = None
                 advance = self._executor.artifacts.kept(execution, stager, advance)
             if unwritten:
                 advance = replace(advance, stream_items=unwritten + advance.stream_items, plain=False)
-            self._advances.write(live, advance)
+            self._activations.write(live, advance)
 
     def broken(self, execution: Execution, error: BaseException) -> None:
         """Hold a run because the codec cannot encode the result of a step, whose transaction was rolled back."""
         live = execution.live
         self.slots.free(execution)
         if live.running.pop(execution.request.position, None) is not None and not live.ended:
-            self._advances.set_aside(live, error)
+            self._activations.set_aside(live, error)
 
     def paused(self, execution: Execution) -> None:
         """Free the slot for other steps until the next attempt."""
@@ -153,7 +153,7 @@ class Steps:
         if live.ended or live.requests.get(request.position) is not request:
             return
         failure = to_failure(error, history=execution.history)
-        self._advances.guarded(live, self._keep, execution, "retry", failure, due_at)
+        self._activations.guarded(live, self._keep, execution, "retry", failure, due_at)
 
     def beaten(self, execution: Execution) -> None:
         """Make the newest heartbeat details of a step durable, for its next attempt."""
@@ -162,7 +162,7 @@ class Steps:
             return
         failed = execution.history[-1:]
         failure = Failure(type=failed[0].type, message=failed[0].message, history=execution.history) if failed else None
-        self._advances.guarded(live, self._keep, execution, "beat", failure, None)
+        self._activations.guarded(live, self._keep, execution, "beat", failure, None)
 
     def _keep(
         self, live: LiveRun, execution: Execution, kind: str, failure: Failure | None, due_at: int | None

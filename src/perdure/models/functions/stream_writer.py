@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from perdure.errors import EngineStopped
 from perdure.kernel.ops import Append
-from perdure.kernel.records import StreamItem
+from perdure.kernel.rows import StreamItem
 from perdure.models.common.background import BackgroundTasks
 from perdure.models.common.host_parts import HostParts
-from perdure.models.functions.step_in_flight import AttemptInFlight, StepInFlight
+from perdure.models.functions.step_protocols import AttemptInFlight, StepInFlight
 from perdure.models.functions.unwritten_items import ITEM_OVERHEAD_BYTES, UnwrittenItem, UnwrittenItems, item_text
 
 log = logging.getLogger("perdure")

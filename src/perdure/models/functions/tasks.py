@@ -10,13 +10,14 @@ import msgspec
 from msgspec import Raw, Struct
 
 from perdure.errors import InvalidArguments, TaskFailed, UnstorableValue
-from perdure.kernel.records import Wait
+from perdure.kernel.rows import Wait
 from perdure.kernel.tasks import TASK_EVENT, Task, task_event
 from perdure.models.functions.artifacts import artifact_output, draft_of
 from perdure.models.functions.commands import Ask
-from perdure.models.functions.context import TimeReached, require_loop, timed_out
+from perdure.models.functions.context import require_loop, timed_out
 from perdure.models.functions.loop import WorkflowLoop
 from perdure.models.functions.publications import add_output_nowait
+from perdure.models.functions.timers import TimeReached
 from perdure.models.functions.waits import Choice, EventChoice, TimerChoice, Waits, Won, read_won
 from perdure.ports import Codec
 from perdure.values.arguments import Duration, check_fields, checked

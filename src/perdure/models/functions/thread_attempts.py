@@ -12,7 +12,7 @@ from typing import Any
 from perdure.models.common.blame import Blame
 from perdure.models.common.fence_check import FenceCheck, InDoubt
 from perdure.models.common.threads import without_stop_iteration
-from perdure.models.functions.step_in_flight import AttemptInFlight, StepInFlight
+from perdure.models.functions.step_protocols import AttemptInFlight, StepInFlight
 
 
 class ThreadAttempts:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from perdure.errors import Misuse, UnstorableValue
-from perdure.kernel.records import Staged
+from perdure.kernel.rows import Staged
 from perdure.models.common.host_parts import HostParts
 from perdure.models.common.transactions import (
     CodecFailed,
@@ -25,7 +25,7 @@ from perdure.models.common.transactions import (
     without_loop,
 )
 from perdure.models.functions.artifacts import marked
-from perdure.models.functions.step_in_flight import AttemptInFlight, StepInFlight
+from perdure.models.functions.step_protocols import AttemptInFlight, StepInFlight
 from perdure.values.json import to_text
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from perdure.errors import QueueFull
-from perdure.kernel.records import StreamItem
+from perdure.kernel.rows import StreamItem
 from perdure.values.checks import checked_text
 from perdure.values.json import to_text
 

@@ -11,11 +11,12 @@ import msgspec
 from msgspec import Raw, Struct
 
 from perdure.errors import ChildFailed, InvalidArguments, Misuse, RunCancelled, UnstorableValue
+from perdure.kernel.events import Event as EventRecord
 from perdure.kernel.failures import Failure
-from perdure.kernel.records import Entry, Outcome, Run, Wait
-from perdure.kernel.records import Event as EventRecord
+from perdure.kernel.rows import Entry, Wait
+from perdure.kernel.runs import Outcome, Run
 from perdure.models.functions.commands import Ask
-from perdure.models.functions.context import TimeReached, require_loop, timed_out
+from perdure.models.functions.context import require_loop, timed_out
 from perdure.models.functions.events import (
     Delivery,
     Event,
@@ -26,7 +27,8 @@ from perdure.models.functions.events import (
     read_event,
     where_of,
 )
-from perdure.models.functions.requests import NEVER_US
+from perdure.models.functions.positions import NEVER_US
+from perdure.models.functions.timers import TimeReached
 from perdure.ports import Codec, PlainCodec
 from perdure.values.arguments import Duration, checked
 from perdure.values.failures import rebuild

@@ -8,8 +8,9 @@ from typing import Any
 from msgspec import structs
 
 from perdure.errors import InvalidDefinition
-from perdure.models.graphs.expressions import Expression, ValueMap
+from perdure.models.graphs.expressions import Expression
 from perdure.models.graphs.kinds.base import Kind, Preparing, Work
+from perdure.models.graphs.mappings import ValueMap
 from perdure.models.graphs.merges import Merge
 from perdure.models.graphs.places import invalid
 from perdure.models.graphs.plan import Edge, Exclusive, Join, Node, Passes, Plan

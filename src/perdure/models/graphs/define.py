@@ -15,12 +15,14 @@ import msgspec
 
 from perdure.errors import InvalidDefinition, NotInWorkflow
 from perdure.kernel.pieces import Pieces
-from perdure.kernel.records import Entry, Run
+from perdure.kernel.rows import Entry
+from perdure.kernel.runs import Run
 from perdure.models.functions.define import RunCall, Step, Workflow, forget
 from perdure.models.functions.loop import running_loop
 from perdure.models.functions.outlines import Outline
 from perdure.models.graphs import schemas, texts
 from perdure.models.graphs.build import build
+from perdure.models.graphs.builder_functions import Bound, NodeName, NodeRef, named, reference_of, seconds
 from perdure.models.graphs.fingerprint import fingerprint_of, outline_of
 from perdure.models.graphs.kinds import Child, Function, Kind
 from perdure.models.graphs.kinds.base import plain_exception
@@ -36,7 +38,6 @@ from perdure.models.graphs.stored import StoredDefinition, digest_of, readable, 
 from perdure.models.graphs.svg import svg
 from perdure.models.graphs.token_views import TokensView
 from perdure.models.graphs.trace import Trace, trace
-from perdure.models.graphs.words import Bound, NodeName, NodeRef, named, reference_of, seconds
 from perdure.ports import Codec
 from perdure.values.arguments import Duration, calling_frame, checked, shown
 from perdure.values.json import ANY_SIZE, Signature, to_text

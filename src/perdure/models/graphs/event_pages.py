@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.kernel.status import FINISHED
 from perdure.models.graphs.token_views import GraphEvent, GraphEvents
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from perdure.errors import ExpressionFailed, JoinFailed
 from perdure.models.graphs.cancellation import Cancellation
+from perdure.models.graphs.context import Scope
 from perdure.models.graphs.decisions import Decisions
 from perdure.models.graphs.forks import (
     BRANCHES_AT_ONCE_MAX,
@@ -26,7 +27,6 @@ from perdure.models.graphs.live_tokens import LiveTokens
 from perdure.models.graphs.plan import Edge, Join, Node, Plan, Tiers
 from perdure.models.graphs.routes import laps_after, matching, no_match
 from perdure.models.graphs.rules import ERRORS_RULES, FORKS_RULES, LAPS_RULES, OUTPUTS_RULES, PIECES_RULES
-from perdure.models.graphs.scopes import Scope
 from perdure.models.graphs.spec import END, TERMINATE
 from perdure.models.graphs.tokens import NO_LAPS, Fork, Meeting, Token, failed_branches, located, shown
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from perdure.models.graphs.cancellable_tokens import Standing
+from perdure.models.graphs.context import Scope
+from perdure.models.graphs.exclusive_nodes import Turns
 from perdure.models.graphs.limits import beyond
 from perdure.models.graphs.plan import Plan
-from perdure.models.graphs.positions import Standing
-from perdure.models.graphs.scopes import Scope
 from perdure.models.graphs.tokens import Fork, Token
-from perdure.models.graphs.turns import Turns
 
 
 class LiveTokens:

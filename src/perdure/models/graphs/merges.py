@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from perdure.errors import JoinFailed
+from perdure.models.graphs.context import Scope
 from perdure.models.graphs.expressions import Expression
-from perdure.models.graphs.scopes import Scope
 from perdure.models.graphs.sizes import Sizes
 from perdure.models.graphs.spec import MergeSpec
 

@@ -7,7 +7,8 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from perdure.models.graphs.expressions import Expression, ValueMap
+from perdure.models.graphs.expressions import Expression
+from perdure.models.graphs.mappings import ValueMap
 from perdure.models.graphs.merges import Merge
 from perdure.models.graphs.spec import GraphLimits, JoinSpec
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
-from perdure.errors import GraphTimedOut, InvariantViolated, StepFailed
-from perdure.models.functions.context import require_loop, timed_out
+from perdure.errors import InvariantViolated, StepFailed
+from perdure.models.functions.context import require_loop
 from perdure.models.functions.loop import WorkflowLoop
 from perdure.models.functions.loop_tasks import StepFuture, WorkflowTask
 from perdure.models.graphs.decisions import Decisions, TimerKey
@@ -25,8 +25,8 @@ from perdure.models.graphs.plan import Plan
 from perdure.models.graphs.records import Pins
 from perdure.models.graphs.rules import KEYS_RULES, PIECES_RULES, SLICES_RULES
 from perdure.models.graphs.spec import GraphLimits
+from perdure.models.graphs.timeouts import join_timed_out, out_of_time
 from perdure.models.graphs.tokens import Token
-from perdure.values.failures import entry_of
 from perdure.values.replicas import failure_of
 
 IN_A_ROW_MAX: Final = GraphLimits().in_a_row
@@ -201,14 +201,11 @@ class GraphRunner:
 
     def _join_due(self, key: TimerKey) -> Decisions:
         decided = self._machine.due(key)
-        if decided.failure is not None and entry_of(decided.failure) is None:
-            timed_out(decided.failure)
+        join_timed_out(decided.failure)
         return decided
 
     def _out_of_time(self) -> Decisions:
-        plan = self._plan
-        message = f"{plan.place} took longer than its timeout of {plan.timeout_s:g} s"
-        return self._machine.give_up(GraphTimedOut(message, place=plan.place))
+        return self._machine.give_up(out_of_time(self._plan.place, self._plan.timeout_s))
 
 
 def _position_of(future: asyncio.Future[Any]) -> str | None:

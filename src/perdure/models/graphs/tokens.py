@@ -10,8 +10,8 @@ from collections.abc import Container, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, TypeVar
 
+from perdure.models.graphs.context import Scope, View
 from perdure.models.graphs.plan import Join
-from perdure.models.graphs.scopes import Scope, View
 from perdure.values.failures import locate
 
 X = TypeVar("X", bound=BaseException)

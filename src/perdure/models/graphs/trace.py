@@ -11,11 +11,13 @@ from typing import Any, Final
 
 from perdure.errors import Misuse
 from perdure.kernel.pieces import Pieces
-from perdure.kernel.records import Entry, Run
+from perdure.kernel.rows import Entry
+from perdure.kernel.runs import Run
 from perdure.kernel.status import FINISHED, Status
 from perdure.models.functions.compensation import BRANCH
 from perdure.models.functions.context import require_loop
 from perdure.models.functions.outlines import Outline, read, split
+from perdure.models.functions.replay import replay
 from perdure.models.functions.runner import LiveRun, Mismatch
 from perdure.models.graphs.plan import Plan
 from perdure.models.graphs.rules import RULES
@@ -108,7 +110,7 @@ def trace(
     began = run.started_at or run.created_at
     forward = [entry for entry in others if not entry.position.startswith(BRANCH)]
     try:
-        yield from live.replay(input, [*outlines, *forward], began)
+        yield from replay(live, input, [*outlines, *forward], began)
     except Mismatch as error:
         raise Misuse(f"run {run.id!r} does not fit this graph: {error}") from error
     finally:

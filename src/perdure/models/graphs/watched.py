@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+from perdure.models.graphs.context import Scope
 from perdure.models.graphs.decisions import Decisions
 from perdure.models.graphs.flow import Flow
 from perdure.models.graphs.forks import PendingBranches
@@ -17,7 +18,6 @@ from perdure.models.graphs.live_tokens import LiveTokens
 from perdure.models.graphs.machine import Machine
 from perdure.models.graphs.plan import Edge, Join, Node, Plan, Tiers
 from perdure.models.graphs.rules import RULES
-from perdure.models.graphs.scopes import Scope
 from perdure.models.graphs.spec import END, TERMINATE
 from perdure.models.graphs.token_log import TokenLog, edge_name
 from perdure.models.graphs.token_views import TokenState

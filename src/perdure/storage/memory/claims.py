@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from perdure.kernel.fingerprints import may_fit
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.kernel.status import Status
 from perdure.ports import DueRun, Offer
 from perdure.storage.claims import fits

@@ -11,8 +11,9 @@ from perdure.errors import CommitConflict, CommitRefused, Fenced
 from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, outdated, taken_in, winners_elsewhere
 from perdure.kernel.mail import wake_mail
 from perdure.kernel.pieces import Pieces, parts
-from perdure.kernel.records import Engine, Hold, Outcome
+from perdure.kernel.rows import Engine
 from perdure.kernel.rules.broadcasts import Settlement
+from perdure.kernel.runs import Hold, Outcome
 from perdure.kernel.status import ACTIVE
 from perdure.ports import StoredRun
 from perdure.storage.memory.database import MemoryDatabase

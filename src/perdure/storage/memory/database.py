@@ -10,7 +10,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from perdure.errors import RunNotFound
-from perdure.kernel.records import Audit, Engine, Entry, Mail
+from perdure.kernel.rows import Engine, Entry, Mail
+from perdure.kernel.runs import Audit
 from perdure.ports import StoredRun
 from perdure.storage.memory.tables.access import AccessTables
 from perdure.storage.memory.tables.artifacts import ArtifactTables

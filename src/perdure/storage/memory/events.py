@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perdure.kernel.records import DeadLetter, Event
+from perdure.kernel.events import DeadLetter, Event
 from perdure.storage.memory.connection import MemorySlice
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from perdure.errors import CommitRefused
-from perdure.kernel.records import Engine
+from perdure.kernel.rows import Engine
 from perdure.ports import LoadedRun, Offer, WorkFound
 from perdure.storage.claims import better_models
 from perdure.storage.memory.claims import claimable, free_runs, may_be_unblocked, runs_due

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perdure.kernel.records import Audit, Entry
+from perdure.kernel.rows import Entry
+from perdure.kernel.runs import Audit
 from perdure.ports import Journal
 from perdure.storage.memory.connection import MemorySlice
 from perdure.storage.memory.reads import in_order, journals

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.ports import RunFilter, StoredRun, Within
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import astuple
 
-from perdure.kernel.records import Mail
+from perdure.kernel.rows import Mail
 from perdure.storage.memory.commit import check_storable
 from perdure.storage.memory.connection import MemorySlice
 from perdure.storage.memory.database import MemoryDatabase

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from perdure.kernel.cooperation import OperationRow
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.ports import Journal, LoadedRun
 from perdure.storage.memory.database import MemoryDatabase
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.kernel.record_versions import Record
+from perdure.kernel.records import Record
 from perdure.storage.memory.connection import MemorySlice
 
 

@@ -9,7 +9,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from perdure.kernel.records import Audit, Hold, Run
+from perdure.kernel.runs import Audit, Hold, Run
 from perdure.kernel.status import Status
 from perdure.ports import ChangedRun, DueRun, Journal, LoadedRun, Offer, RunFilter, StoredRun
 from perdure.storage.memory.claims import runs_due

@@ -12,7 +12,7 @@ from typing import Any
 from perdure.errors import CommitRefused, Misuse
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.pieces import PIECE_ITEMS_MAX
-from perdure.kernel.records import Staged
+from perdure.kernel.rows import Staged
 from perdure.ports import Clock, Insertion, StepPlace, Transacts
 from perdure.storage.memory.access import MemoryAccess
 from perdure.storage.memory.artifacts import MemoryArtifacts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.kernel.records import PublishedValue
+from perdure.kernel.rows import PublishedValue
 from perdure.kernel.status import FINISHED
 from perdure.ports import StreamPage
 from perdure.storage.memory.connection import MemorySlice

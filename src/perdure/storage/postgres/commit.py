@@ -13,7 +13,7 @@ from msgspec.structs import asdict, astuple
 from perdure.errors import CommitConflict, CommitRefused, Fenced, OutcomeUnknown, StoreBusy
 from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, outdated, taken_in, winners_elsewhere
 from perdure.kernel.mail import wake_mail
-from perdure.kernel.records import Audit
+from perdure.kernel.runs import Audit
 from perdure.kernel.status import FINISHED
 from perdure.storage.postgres import tasks
 from perdure.storage.postgres.artifacts import artifacts_of, has_artifacts

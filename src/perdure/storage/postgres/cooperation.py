@@ -20,8 +20,8 @@ from perdure.kernel.cooperation import (
     ReturnValueRow,
     ScopeRows,
     asked_from_above,
-    read_origin,
 )
+from perdure.kernel.lineages import read_origin
 from perdure.storage.damage import record_of, shown
 from perdure.storage.postgres.database import PostgresSlice
 from perdure.storage.postgres.driver import Connection

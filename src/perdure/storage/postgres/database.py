@@ -16,8 +16,8 @@ from perdure.storage.postgres.clock import ServerClock, passed_us
 from perdure.storage.postgres.connection import Lane, Lanes, check_session, connect
 from perdure.storage.postgres.faults import LOCKED, sqlstate, store_fault
 from perdure.storage.postgres.hints import Listener, Notifier
+from perdure.storage.postgres.inserted_run_hints import Lookout
 from perdure.storage.postgres.liveness import SignsOfLife
-from perdure.storage.postgres.lookout import Lookout
 from perdure.storage.postgres.queries import QUERIES, Query
 from perdure.storage.postgres.reads import Snapshot
 from perdure.storage.postgres.schema import migrate

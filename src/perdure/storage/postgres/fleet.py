@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from perdure.errors import StoreBroken, StoreBusy
-from perdure.kernel.records import Engine
+from perdure.kernel.rows import Engine
 from perdure.ports import LoadedRun, Offer, WorkFound
 from perdure.storage.claims import better_models, models_of, versions_of
 from perdure.storage.postgres.commit import check_fence

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from perdure.errors import StoreBusy
-from perdure.kernel.records import Mail
+from perdure.kernel.rows import Mail
 from perdure.storage.postgres.database import PostgresSlice
 from perdure.storage.postgres.queries import QUERIES
 from perdure.storage.postgres.rows import mail_of, pair_of

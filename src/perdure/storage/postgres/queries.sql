@@ -2,7 +2,7 @@
 -- that query, and a name after a colon for a parameter. The statements of a commit are in functions: see migrations.
 
 -- name: run_columns
--- A run without payloads, in the order of the fields of kernel.records.Run.
+-- A run without payloads, in the order of the fields of kernel.runs.Run.
 runs.id, runs.workflow, runs.workflow_version, runs.model, runs.status, runs.version, runs.revision, runs.owner,
 runs.claim, runs.parent_id, runs.bond, runs.consumed, runs.undo, runs.origin, runs.tags, runs.hold, runs.deadline,
 runs.attempt, runs.recoveries, runs.created_at, runs.started_at, runs.updated_at, runs.completed_at,
@@ -115,12 +115,12 @@ runs.workflow = offer.workflow and runs.workflow_version = offer.stored_version
 exists (select 1 from {offers} where {fits})
 
 -- name: event_columns
--- An event, in the order of the fields of kernel.records.Event.
+-- An event, in the order of the fields of kernel.events.Event.
 events.id, events.name, events.value, events.fields, events.run_id, events.shared, events.consumed, events.position,
 events.option, events.number, events.expires_at, events.fallback, events.key, events.actor, events.at
 
 -- name: wait_columns
--- A wait, in the order of the fields of kernel.records.Wait; its filter has the shape in it.
+-- A wait, in the order of the fields of kernel.rows.Wait; its filter has the shape in it.
 waits.run_id, waits.position, waits.option, waits.kind, waits.name, waits.filter, waits.mode, waits.target,
 waits.number, waits.due_at, waits.attempts, waits.failure, waits.since, waits.details
 
@@ -591,7 +591,7 @@ select 1 from held
 select {wait_columns} from waits where run_id = any(:ids::text[]) order by run_id, position, option
 
 -- name: staged
--- Staged results of runs, in the order of the fields of kernel.records.Staged.
+-- Staged results of runs, in the order of the fields of kernel.rows.Staged.
 select run_id, position, name, claim, attempt, value, started_at, at from staged
 where run_id = any(:ids::text[]) order by run_id, position
 
@@ -633,12 +633,12 @@ order by id limit :limit
 select status from runs where id = :run_id
 
 -- name: published
--- Values that a run has published, under one key or all, in the order of the fields of kernel.records.PublishedValue.
+-- Values that a run has published, under one key or all, in the order of the fields of kernel.rows.PublishedValue.
 select run_id, key, value, at from published
 where run_id = :run_id and (:key::text is null or key = :key::text) order by key
 
 -- name: stream
--- Items of a stream, in the order of the fields of kernel.records.StreamItem. A page ends with the item that makes it
+-- Items of a stream, in the order of the fields of kernel.rows.StreamItem. A page ends with the item that makes it
 -- too large.
 select run_id, stream, "offset", value, at, position, attempt from (
     select *, sum(length(value)) over (order by "offset" rows between unbounded preceding and 1 preceding) as before from (

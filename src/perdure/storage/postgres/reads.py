@@ -7,7 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 from perdure.errors import CommitRefused, RunNotFound, UnstorableValue
-from perdure.kernel.records import Entry, Event, Staged, Wait
+from perdure.kernel.events import Event
+from perdure.kernel.rows import Entry, Staged, Wait
 from perdure.ports import Journal, LoadedRun
 from perdure.storage.damage import Readings, loaded
 from perdure.storage.postgres.driver import Connection

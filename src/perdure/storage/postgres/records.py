@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from perdure.kernel.record_versions import Record
+from perdure.kernel.records import Record
 from perdure.storage.damage import record_of, sound
 from perdure.storage.postgres.database import PostgresSlice
 from perdure.storage.postgres.queries import load_queries

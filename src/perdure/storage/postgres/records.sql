@@ -8,7 +8,7 @@ where :version::bigint = 1 + coalesce((select max(version) from records where ki
 on conflict do nothing returning version
 
 -- name: record_columns
--- A record, in the order of the fields of kernel.record_versions.Record.
+-- A record, in the order of the fields of kernel.records.Record.
 kind, name, version, digest, actor, at, body
 
 -- name: newest_record

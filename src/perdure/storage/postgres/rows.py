@@ -9,21 +9,9 @@ import msgspec
 from msgspec.structs import astuple
 
 from perdure.kernel.batch import RunWrite
-from perdure.kernel.records import (
-    Audit,
-    DeadLetter,
-    Engine,
-    Entry,
-    Event,
-    Hold,
-    Mail,
-    Outcome,
-    PublishedValue,
-    Run,
-    Staged,
-    StreamItem,
-    Wait,
-)
+from perdure.kernel.events import DeadLetter, Event
+from perdure.kernel.rows import Engine, Entry, Mail, PublishedValue, Staged, StreamItem, Wait
+from perdure.kernel.runs import Audit, Hold, Outcome, Run
 from perdure.ports import StoredRun
 from perdure.storage.damage import (
     decoded,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Sequence
 
-from perdure.kernel.records import Hold, Run
+from perdure.kernel.runs import Hold, Run
 from perdure.ports import ChangedRun, DueRun, Journal, LoadedRun, Offer, RunFilter, StoredRun
 from perdure.storage.postgres.database import PostgresSlice
 from perdure.storage.postgres.fleet import offered

@@ -33,7 +33,7 @@ from perdure.errors import (
     StoreBusy,
     StoreError,
 )
-from perdure.kernel.records import Staged
+from perdure.kernel.rows import Staged
 from perdure.ports import StepPlace
 from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.connection import Lanes, connect_step, step_rest_s

@@ -11,7 +11,7 @@ from typing import Any
 
 from perdure.errors import StoreBusy, StoreError
 from perdure.kernel.batch import Batch, Committed, winners_elsewhere
-from perdure.kernel.records import Staged
+from perdure.kernel.rows import Staged
 from perdure.ports import Insertion, Rows, Statement, StepPlace, Taken, Transacts
 from perdure.storage.neighbours import is_free
 from perdure.storage.postgres.access import PostgresAccess

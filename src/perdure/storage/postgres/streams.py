@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.kernel.records import PublishedValue
+from perdure.kernel.rows import PublishedValue
 from perdure.kernel.status import FINISHED
 from perdure.ports import STREAM_PAGE_CHARS_MAX, StreamPage
 from perdure.storage.postgres.database import PostgresSlice

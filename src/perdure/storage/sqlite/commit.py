@@ -21,7 +21,7 @@ from perdure.kernel.batch import (
     without_reads,
 )
 from perdure.kernel.mail import wake_mail
-from perdure.kernel.records import Mail
+from perdure.kernel.rows import Mail
 from perdure.storage.sqlite.artifacts import write as write_artifacts
 from perdure.storage.sqlite.cooperation import RegistryChanged
 from perdure.storage.sqlite.cooperation import write as write_cooperation

@@ -21,8 +21,8 @@ from perdure.kernel.cooperation import (
     ReturnValueRow,
     ScopeRows,
     asked_from_above,
-    read_origin,
 )
+from perdure.kernel.lineages import read_origin
 from perdure.storage.damage import record_of, shown
 from perdure.storage.sqlite.database import SqliteSlice
 from perdure.storage.sqlite.queries import Execution, WideStatement, load_queries

@@ -13,7 +13,7 @@ from msgspec.json import decode as from_json
 from msgspec.structs import replace
 
 from perdure.kernel.batch import Batch
-from perdure.kernel.records import DeadLetter, Event
+from perdure.kernel.events import DeadLetter, Event
 from perdure.kernel.rules.broadcasts import (
     Awaiting,
     Ended,

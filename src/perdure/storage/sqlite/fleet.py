@@ -14,7 +14,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from perdure.errors import CommitRefused, StoreBroken
-from perdure.kernel.records import Engine
+from perdure.kernel.rows import Engine
 from perdure.ports import ENGINES_KEPT_US, LoadedRun, Offer, WorkFound
 from perdure.storage.claims import better_models, models_of, versions_of
 from perdure.storage.sqlite.checkpoints import bring_in_all

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from perdure.kernel.records import Audit, Entry
+from perdure.kernel.rows import Entry
+from perdure.kernel.runs import Audit
 from perdure.ports import Journal
 from perdure.storage.sqlite import reads
 from perdure.storage.sqlite.database import SqliteSlice

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 from functools import partial
 
-from perdure.kernel.records import Mail
+from perdure.kernel.rows import Mail
 from perdure.storage.sqlite.commit import posting
 from perdure.storage.sqlite.database import SqliteSlice
 from perdure.storage.sqlite.queries import QUERIES

@@ -4,7 +4,7 @@
 -- SQLite use an index for them, and does not read the whole table.
 
 -- name: run_columns
--- A run without payloads, in the order of the fields of kernel.records.Run.
+-- A run without payloads, in the order of the fields of kernel.runs.Run.
 runs.id, runs.workflow, runs.workflow_version, runs.model, runs.status, runs.version, runs.revision, runs.owner,
 runs.claim, runs.parent_id, runs.bond, runs.consumed, runs.undo, runs.origin, runs.tags, runs.hold, runs.deadline, runs.attempt, runs.recoveries,
 runs.created_at, runs.started_at, runs.updated_at, runs.completed_at,
@@ -286,7 +286,7 @@ delete from staged where run_id in (values (?))
 delete from staged where (run_id, position) in (with new (run_id, position) as (values (?, ?)) select * from new)
 
 -- name: staged_columns
--- A staged result, in the order of the fields of kernel.records.Staged.
+-- A staged result, in the order of the fields of kernel.rows.Staged.
 run_id, position, name, claim, attempt, value, started_at, at
 
 -- name: staged
@@ -406,12 +406,12 @@ delete from dead_letters where id in (values (?))
 delete from event_reads where run_id in (values (?))
 
 -- name: event_columns
--- An event, in the order of the fields of kernel.records.Event.
+-- An event, in the order of the fields of kernel.events.Event.
 events.id, events.name, events.value, events.fields, events.run_id, events.shared, events.consumed, events.position,
 events.option, events.number, events.expires_at, events.fallback, events.key, events.actor, events.at
 
 -- name: wait_columns
--- A wait, in the order of the fields of kernel.records.Wait; its filter has the shape in it.
+-- A wait, in the order of the fields of kernel.rows.Wait; its filter has the shape in it.
 waits.run_id, waits.position, waits.option, waits.kind, waits.name, waits.filter, waits.mode, waits.target,
 waits.number, waits.due_at, waits.attempts, waits.failure, waits.since, waits.details
 
@@ -774,11 +774,11 @@ order by id limit :limit
 select status from runs where id = :run_id
 
 -- name: published
--- Values that a run has published, under one key or all, in the order of the fields of kernel.records.PublishedValue.
+-- Values that a run has published, under one key or all, in the order of the fields of kernel.rows.PublishedValue.
 select run_id, key, value, at from published where run_id = :run_id and (:key is null or key = :key) order by key
 
 -- name: stream
--- Items of a stream, in the order of the fields of kernel.records.StreamItem.
+-- Items of a stream, in the order of the fields of kernel.rows.StreamItem.
 select run_id, stream, "offset", value, at, position, attempt from stream_items
 where run_id = :run_id and stream = :stream and "offset" > :after order by "offset" limit :limit
 

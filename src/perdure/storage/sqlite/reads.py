@@ -8,7 +8,9 @@ from contextlib import closing
 from typing import Any, Final
 
 from perdure.errors import RowDamaged, RunNotFound
-from perdure.kernel.records import Entry, Event, Hold, Staged, Wait
+from perdure.kernel.events import Event
+from perdure.kernel.rows import Entry, Staged, Wait
+from perdure.kernel.runs import Hold
 from perdure.ports import Journal, LoadedRun
 from perdure.storage.damage import Readings, loaded
 from perdure.storage.sqlite.queries import EVENTS, INPUTS, JOURNALS, QUERIES, RUNS, STAGED, WAITS

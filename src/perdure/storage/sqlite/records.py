@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from perdure.kernel.record_versions import Record
+from perdure.kernel.records import Record
 from perdure.storage.damage import record_of, sound
 from perdure.storage.sqlite.database import SqliteSlice
 from perdure.storage.sqlite.queries import load_queries

@@ -1,7 +1,7 @@
 -- The queries of records. As in queries.sql, a comment with its name starts a query.
 
 -- name: record_columns
--- A record, in the order of the fields of kernel.record_versions.Record.
+-- A record, in the order of the fields of kernel.records.Record.
 kind, name, version, digest, actor, at, body
 
 -- name: insert_record

@@ -10,22 +10,9 @@ from msgspec.structs import astuple, replace
 
 from perdure.errors import RowDamaged
 from perdure.kernel.batch import RunWrite
-from perdure.kernel.records import (
-    Audit,
-    Damage,
-    DeadLetter,
-    Engine,
-    Entry,
-    Event,
-    Hold,
-    Mail,
-    Outcome,
-    PublishedValue,
-    Run,
-    Staged,
-    StreamItem,
-    Wait,
-)
+from perdure.kernel.events import DeadLetter, Event
+from perdure.kernel.rows import Engine, Entry, Mail, PublishedValue, Staged, StreamItem, Wait
+from perdure.kernel.runs import Audit, Damage, Hold, Outcome, Run
 from perdure.ports import StoredRun
 from perdure.storage.damage import (
     damaged_entry,

@@ -6,7 +6,7 @@ import builtins
 from collections.abc import Sequence
 from functools import partial
 
-from perdure.kernel.records import Hold, Run
+from perdure.kernel.runs import Hold, Run
 from perdure.ports import ChangedRun, DueRun, Journal, LoadedRun, Offer, RunFilter, StoredRun
 from perdure.storage.sqlite import reads
 from perdure.storage.sqlite.database import SqliteSlice

@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn
 from msgspec.structs import asdict
 
 from perdure.errors import CommitConflict, Misuse
-from perdure.kernel.records import Staged
+from perdure.kernel.rows import Staged
 from perdure.ports import StepPlace
 from perdure.storage.sqlite.commit import check_fence
 from perdure.storage.sqlite.faults import is_of_the_file

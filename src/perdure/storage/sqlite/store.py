@@ -13,7 +13,7 @@ from typing import Any
 
 from perdure.errors import EngineBug
 from perdure.kernel.batch import Batch, Committed
-from perdure.kernel.records import Staged
+from perdure.kernel.rows import Staged
 from perdure.ports import Clock, Insertion, StepPlace, Transacts
 from perdure.storage.sqlite.access import SqliteAccess
 from perdure.storage.sqlite.artifacts import SqliteArtifacts

@@ -7,7 +7,7 @@ from functools import partial
 
 from perdure.errors import RunNotFound
 from perdure.kernel.batch import Batch
-from perdure.kernel.records import PublishedValue, StreamItem
+from perdure.kernel.rows import PublishedValue, StreamItem
 from perdure.kernel.status import FINISHED
 from perdure.ports import STREAM_PAGE_CHARS_MAX, StreamPage
 from perdure.storage.sqlite.database import SqliteSlice

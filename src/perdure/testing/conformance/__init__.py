@@ -24,8 +24,8 @@ from perdure.testing.conformance.fleet import FleetRules
 from perdure.testing.conformance.hostile_reads import HostileReadRules
 from perdure.testing.conformance.lists import ListingRules
 from perdure.testing.conformance.mail import MailRules
-from perdure.testing.conformance.record_versions import RecordVersionRules
-from perdure.testing.conformance.records import RecordRules
+from perdure.testing.conformance.records import RecordVersionRules
+from perdure.testing.conformance.rows import RecordRules
 from perdure.testing.conformance.staged_steps import StagingRules
 from perdure.testing.conformance.streams import StreamRules
 from perdure.testing.conformance.tasks import TaskRules

@@ -10,7 +10,9 @@ from typing import Any
 import msgspec
 
 from perdure.kernel.batch import Batch, Committed, RunWrite, is_brief_change
-from perdure.kernel.records import Audit, Engine, Entry, Event, Outcome, Run, Wait
+from perdure.kernel.events import Event
+from perdure.kernel.rows import Engine, Entry, Wait
+from perdure.kernel.runs import Audit, Outcome, Run
 from perdure.kernel.status import Status
 from perdure.ports import Offer, Store
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from perdure.errors import Fenced
-from perdure.kernel.records import Hold
+from perdure.kernel.runs import Hold
 from perdure.kernel.status import ACTIVE, FINISHED, Status
 from perdure.ports import WorkFound
 from perdure.testing.conformance.base import Author, Rules, a_run, a_wait, insert, offers

@@ -10,7 +10,8 @@ import pytest
 
 from perdure.errors import CommitConflict, CommitRefused, Fenced
 from perdure.kernel.batch import Committed, RunWrite
-from perdure.kernel.records import Hold, Mail, Outcome
+from perdure.kernel.rows import Mail
+from perdure.kernel.runs import Hold, Outcome
 from perdure.kernel.status import Status
 from perdure.testing.conformance.base import Author, Rules, a_run, a_wait, an_audit, an_entry, insert, update
 

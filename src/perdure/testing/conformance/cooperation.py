@@ -13,10 +13,10 @@ from perdure.kernel.cooperation import (
     MessageEventRow,
     MessageRow,
     ReturnValueRow,
-    origin_of,
     stored_version,
 )
-from perdure.kernel.records import Hold
+from perdure.kernel.lineages import origin_of
+from perdure.kernel.runs import Hold
 from perdure.kernel.shared import HandlerChange, SharedWrites
 from perdure.kernel.status import Status
 from perdure.ports import Offer

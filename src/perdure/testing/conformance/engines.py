@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.errors import CommitRefused, Fenced, PerdureError
-from perdure.kernel.records import Engine, Hold
+from perdure.kernel.rows import Engine
+from perdure.kernel.runs import Hold
 from perdure.ports import ENGINES_KEPT_US
 from perdure.testing.conformance.base import Author, Rules, a_run, insert, update
 

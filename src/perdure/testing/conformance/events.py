@@ -9,7 +9,7 @@ import pytest
 
 from perdure.errors import CommitConflict
 from perdure.kernel.batch import RunWrite
-from perdure.kernel.records import Run
+from perdure.kernel.runs import Run
 from perdure.kernel.status import Status
 from perdure.ports import Store
 from perdure.testing.conformance.base import Author, Rules, a_run, an_event, insert, update, waits_for

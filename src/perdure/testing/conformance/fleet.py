@@ -8,7 +8,8 @@ import pytest
 
 from perdure.errors import CommitConflict
 from perdure.kernel.mail import wake_mail
-from perdure.kernel.records import Hold, Mail
+from perdure.kernel.rows import Mail
+from perdure.kernel.runs import Hold
 from perdure.kernel.status import Status
 from perdure.ports import Offer, WorkFound
 from perdure.testing.conformance.base import (

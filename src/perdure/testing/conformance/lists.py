@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure.kernel.records import Hold, Run
+from perdure.kernel.runs import Hold, Run
 from perdure.kernel.status import Status
 from perdure.ports import RunFilter
 from perdure.testing.conformance.base import Author, Rules, a_run, insert, update

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from perdure.errors import CommitConflict
-from perdure.kernel.records import Mail
+from perdure.kernel.rows import Mail
 from perdure.ports import Store
 from perdure.testing.conformance.base import Rules, a_run, insert, update
 

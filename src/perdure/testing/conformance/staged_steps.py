@@ -10,7 +10,8 @@ from uuid import uuid4
 import pytest
 
 from perdure.errors import CommitConflict, Fenced, Misuse, OutcomeUnknown, StoreBusy
-from perdure.kernel.records import Hold, Run, Staged
+from perdure.kernel.rows import Staged
+from perdure.kernel.runs import Hold, Run
 from perdure.kernel.status import Status
 from perdure.ports import StepPlace, Store
 from perdure.testing.conformance.base import Author, Rules, a_run, a_wait, an_entry, insert, update

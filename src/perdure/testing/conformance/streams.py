@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from perdure.errors import CommitConflict, CommitRefused, RunNotFound
-from perdure.kernel.records import PublishedValue, StreamItem
+from perdure.kernel.rows import PublishedValue, StreamItem
 from perdure.kernel.status import Status
 from perdure.ports import STREAM_PAGE_CHARS_MAX, Store
 from perdure.testing.conformance.base import Author, Rules, a_run, an_entry, insert, update

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from perdure.kernel.batch import RunWrite
-from perdure.kernel.records import Hold
+from perdure.kernel.runs import Hold
 from perdure.kernel.status import Status
 from perdure.ports import DueRun
 from perdure.testing.conformance.base import (

@@ -56,7 +56,7 @@ class Exploration(Struct, frozen=True, kw_only=True):
         lines = [f"{self.call}: {self.trials} trials, {self.commits} commits, {orders}"]
         if len(self.outcomes) > 1:
             lines.append(f"{len(self.outcomes)} outcomes, which depend on the order in which steps end:")
-            lines += [f"  {_told(outcome)}" for outcome in self.outcomes]
+            lines += [f"  {_described(outcome)}" for outcome in self.outcomes]
         lines += [f"- {finding}" for finding in self.findings] or ["nothing was found"]
         return "\n".join(lines)
 
@@ -88,7 +88,7 @@ def finding_of(trial: Trial, expected: Trial) -> Finding | None:
             trial, "not idempotent", steps, f"the process died and the step ran again: {_places(differing)}"
         )
     if outcome != expected.outcome:
-        message = f"{_told(outcome)} instead of {_told(expected.outcome)}"
+        message = f"{_described(outcome)} instead of {_described(expected.outcome)}"
         return _finding(trial, "result differs", tuple(trial.bodies.repeated), message)
     return None
 
@@ -107,6 +107,6 @@ def _places(differences: list[tuple[str, Any, Any]]) -> str:
     return "; ".join(f"{place} is {after!r:.200} instead of {before!r:.200}" for place, before, after in differences)
 
 
-def _told(outcome: Outcome) -> str:
+def _described(outcome: Outcome) -> str:
     output = "" if outcome.output is None else f" with {outcome.output!r:.200}"
     return f"{outcome.status}{output}{': ' if outcome.detail else ''}{outcome.detail}"

@@ -13,7 +13,7 @@ from typing import Any
 from perdure.errors import StoreBusy
 from perdure.kernel.batch import Batch, Committed, winners_elsewhere
 from perdure.kernel.pieces import at_once
-from perdure.kernel.records import Mail, Wait
+from perdure.kernel.rows import Mail, Wait
 from perdure.kernel.rules.broadcasts import Question, Settlement, settle
 from perdure.storage.memory.commit import check_rows, check_runs, check_values, has_landed, write_batch
 from perdure.storage.memory.database import MemoryDatabase

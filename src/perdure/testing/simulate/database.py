@@ -17,7 +17,7 @@ from msgspec.structs import astuple, replace
 
 from perdure.errors import StoreError
 from perdure.kernel.batch import Batch, Committed
-from perdure.kernel.records import Mail
+from perdure.kernel.rows import Mail
 from perdure.kernel.tasks import Task
 from perdure.ports import LoadedRun
 from perdure.storage.memory.commit import check_storable

@@ -23,8 +23,8 @@ from perdure.engine import Engine
 from perdure.errors import EngineBug, EngineStopped, InvariantViolated, Misuse, RunOwnedElsewhere, StoreError
 from perdure.kernel.ops import Op
 from perdure.kernel.status import Status
-from perdure.models.cooperation.events import EventType, MessageEvent, State, state_of
 from perdure.models.cooperation.handler_registry import HandlerRegistry
+from perdure.models.cooperation.message_events import EventType, MessageEvent, State, state_of
 from perdure.models.cooperation.rows import RowCodec, StoredScopes
 from perdure.models.functions.compensation import compensate
 from perdure.models.functions.define import step, workflow

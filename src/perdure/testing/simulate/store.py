@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from perdure.errors import CommitConflict, OutcomeUnknown, PerdureError, StoreBusy
 from perdure.kernel.batch import Batch, Committed
-from perdure.kernel.records import Engine, Mail
+from perdure.kernel.rows import Engine, Mail
 from perdure.kernel.tasks import Task
 from perdure.ports import LoadedRun, Offer
 from perdure.storage.memory import MemoryStore

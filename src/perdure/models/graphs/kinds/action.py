@@ -12,11 +12,11 @@ from msgspec import Meta
 
 from perdure.errors import InvalidDefinition
 from perdure.models.functions.define import Step, Workflow
+from perdure.models.graphs.context import View
 from perdure.models.graphs.kinds.base import KINDS, Done, Ended, Kind, Preparing, Task, Work, kind
 from perdure.models.graphs.kinds.mcp import Mcp
 from perdure.models.graphs.kinds.recorded import Kept, reading
 from perdure.models.graphs.records import Found
-from perdure.models.graphs.scopes import View
 
 # These fields concern the graph that contains the node.
 _NO_ACTIONS: Final = frozenset({"action", "set", "terminate"})

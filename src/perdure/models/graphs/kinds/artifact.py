@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from perdure.errors import InvalidArguments, UnstorableValue
 from perdure.models.functions.artifacts import Draft, artifact_output, draft_of
 from perdure.models.functions.publications import add_output_nowait
+from perdure.models.graphs.context import Scope
 from perdure.models.graphs.kinds.base import Done, Kind, Preparing, Task, kind
-from perdure.models.graphs.scopes import Scope
 from perdure.models.graphs.templates import text_of
 from perdure.ports import derived_id
 from perdure.values.checks import checked_text

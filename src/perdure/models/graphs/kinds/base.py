@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import cached_property
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -19,13 +19,13 @@ import msgspec
 from msgspec import Struct, field
 
 from perdure import errors
-from perdure.errors import GraphFailed, GraphTimedOut, InvalidDefinition
+from perdure.errors import GraphFailed, InvalidDefinition
 from perdure.models.functions.artifacts import read_result
-from perdure.models.functions.context import timed_out
 from perdure.models.functions.loop import WorkflowLoop
-from perdure.models.graphs.expressions import ROOTS, Expression, ValueMap
+from perdure.models.graphs.context import View
+from perdure.models.graphs.expressions import ROOTS, Expression
+from perdure.models.graphs.mappings import ValueMap
 from perdure.models.graphs.records import Pins
-from perdure.models.graphs.scopes import View
 from perdure.models.graphs.spec import RetrySpec, Seconds, Spec, Target
 from perdure.values.json import Reader, Signature
 from perdure.values.retry import Retry
@@ -262,18 +262,3 @@ class PlainResult(Signature):
     @cached_property
     def result(self) -> Reader:
         return StepResultReader(self._resolve()[0])
-
-
-async def within(seconds: float | None, place: str, awaited: Awaitable[Any]) -> Any:
-    """Await something durably, with a timeout. Raises GraphTimedOut."""
-    if seconds is None:
-        return await awaited
-    timer = asyncio.timeout(seconds)
-    try:
-        async with timer:
-            return await awaited
-    except TimeoutError:
-        if timer.expired():
-            late = GraphTimedOut(f"{place} took longer than its timeout of {seconds:g} s", place=place)
-            raise timed_out(late) from None
-        raise

@@ -11,8 +11,8 @@ import msgspec
 
 from perdure.errors import ExpressionFailed, InvalidArguments, InvalidDefinition, UnstorableValue
 from perdure.models.functions.define import Step, StepCall
-from perdure.models.graphs.expressions import ValueMap
 from perdure.models.graphs.kinds.base import KINDS, Kind, PlainResult, Preparing, Task, kind
+from perdure.models.graphs.mappings import ValueMap
 from perdure.values.arguments import checked, shown
 from perdure.values.json import PAYLOAD_MAX_BYTES, Signature, local_names, to_text
 from perdure.values.retry import Retry

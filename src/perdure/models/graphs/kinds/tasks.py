@@ -10,8 +10,9 @@ from msgspec import Raw, Struct, field
 
 from perdure.errors import GraphTimedOut, InvalidArguments, TaskFailed, UnstorableValue
 from perdure.models.functions.artifacts import draft_of
-from perdure.models.functions.context import TimeReached, timed_out
+from perdure.models.functions.context import timed_out
 from perdure.models.functions.tasks import ask_task, taken
+from perdure.models.functions.timers import TimeReached
 from perdure.models.graphs.kinds.artifact import stage_in
 from perdure.models.graphs.kinds.base import Kind, PlainReader, Preparing, Task, kind
 from perdure.models.graphs.spec import TARGET_PATTERN, Target

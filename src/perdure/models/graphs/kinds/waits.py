@@ -9,12 +9,14 @@ from typing import Any
 from msgspec import field
 
 from perdure.errors import ExpressionFailed, GraphTimedOut, InvalidDefinition, Misuse
-from perdure.models.functions.context import TimeReached, timed_out
+from perdure.models.functions.context import timed_out
 from perdure.models.functions.events import NamedEvent, checked_name
 from perdure.models.functions.loop import WorkflowLoop
+from perdure.models.functions.timers import TimeReached
 from perdure.models.functions.waits import event, first, timer
-from perdure.models.graphs.expressions import Expression, ValueMap
+from perdure.models.graphs.expressions import Expression
 from perdure.models.graphs.kinds.base import Kind, Preparing, Task, kind
+from perdure.models.graphs.mappings import ValueMap
 from perdure.models.graphs.spec import Seconds
 from perdure.values.times import from_datetime, seconds_of
 

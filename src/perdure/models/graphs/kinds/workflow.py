@@ -14,10 +14,12 @@ from perdure.models.functions.commands import ChildCall
 from perdure.models.functions.context import current_step
 from perdure.models.functions.define import Step, StepCall, Workflow
 from perdure.models.functions.loop import WorkflowLoop
-from perdure.models.graphs.expressions import Expression, ValueMap
-from perdure.models.graphs.kinds.base import Kind, PlainReader, Preparing, Task, kind, within
+from perdure.models.graphs.expressions import Expression
+from perdure.models.graphs.kinds.base import Kind, PlainReader, Preparing, Task, kind
 from perdure.models.graphs.kinds.function import Arguments
+from perdure.models.graphs.mappings import ValueMap
 from perdure.models.graphs.records import LOOKUP_RETRY
+from perdure.models.graphs.timeouts import within
 from perdure.values.checks import checked_text
 from perdure.values.json import Reader, Signature, to_text
 

@@ -18,8 +18,8 @@ from perdure.kernel.cooperation import (
     ReturnValueRow,
     ScopeRows,
     asked_from_above,
-    read_origin,
 )
+from perdure.kernel.lineages import read_origin
 from perdure.kernel.shared import HandlerChange
 
 

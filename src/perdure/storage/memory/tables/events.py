@@ -12,7 +12,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from perdure.kernel.batch import Batch, without_reads
-from perdure.kernel.records import DeadLetter, Event, Wait
+from perdure.kernel.events import DeadLetter, Event
+from perdure.kernel.rows import Wait
 from perdure.kernel.rules.broadcasts import (
     Awaiting,
     Ended,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from perdure.kernel.record_versions import Record
+from perdure.kernel.records import Record
 
 
 class RecordTables(Struct, eq=False):

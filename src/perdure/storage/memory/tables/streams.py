@@ -6,7 +6,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from perdure.kernel.batch import Batch
-from perdure.kernel.records import PublishedValue, StreamItem
+from perdure.kernel.rows import PublishedValue, StreamItem
 from perdure.ports import STREAM_PAGE_CHARS_MAX
 
 Mark = tuple[int, int]

@@ -1,0 +1,155 @@
+"""Deciding a batch: each op is decided by the kernel's rules, after the ops before it in the batch.
+
+While a batch is decided, neither a store nor a clock nor a model is asked. What a decision needs was read or passed in
+before (decision_inputs.py). Only the batch changes; memory follows once the batch is committed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from msgspec import Struct, field
+
+from perdure.coordinator.batch_builder import BatchBuilder
+from perdure.coordinator.batch_context import BatchContext
+from perdure.coordinator.decision_inputs import Knowledge, admitted, inputs_of, stored_run
+from perdure.coordinator.queued_ops import Item
+from perdure.errors import EngineBug, PerdureError, RowDamaged, RunOwnedElsewhere
+from perdure.kernel.batch import Batch
+from perdure.kernel.decide import decide
+from perdure.kernel.decision import Decision, DecisionInput
+from perdure.kernel.effects import Proceed
+from perdure.kernel.invariants import check_decision
+from perdure.kernel.operation_notices import JOIN, NEWS
+from perdure.kernel.ops import Advance, Cancel, Cooperate, Expire, Notify, Op, SetHold, Start, Wake
+from perdure.kernel.pieces import Pieces, at_once
+from perdure.kernel.rules.advances import goes_on
+from perdure.kernel.rules.operations import keeps_on
+from perdure.kernel.runs import Run
+
+WRITTEN: Final = Decision(reply=True)
+
+DECIDED_AT_ONCE_MAX: Final = 512  # ops in one turn of the loop: more than a batch has without its follow-ups
+
+_STOPPING: Final = (Cancel, Expire, SetHold, Notify)  # ops that may stop a run from outside
+_WAKING: Final = (Wake, Expire)  # needless for a run that another engine owns: its owner has its own timers
+
+
+class Mailed(Struct, frozen=True):
+    """An op that was left for another engine, which will answer in this slot."""
+
+    slot: str
+
+
+Decided = tuple[Item, Decision | Proceed | Mailed | PerdureError]  # Proceed: a plain advance
+
+
+class DecidedBatch(Struct):
+    """The batch, and the decision about each op.
+
+    `stopped` are the runs that are stopped from outside, or asked to give up. `bugs` are ops that the rules could not
+    decide, each with its error. `broken` are the runs of these ops: memory's state of them does not count any more.
+    """
+
+    builder: BatchBuilder
+    decided: list[Decided] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
+    bugs: list[tuple[Op, EngineBug]] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)
+    follow_ups: deque[Item] = field(default_factory=deque)  # ops that follow from decisions, and are decided next
+
+
+def decide_batch(items: Iterable[Item], context: BatchContext, known: Knowledge) -> DecidedBatch:
+    """Decide a batch as `decide_in_pieces` does, at once."""
+    return at_once(decide_in_pieces(items, context, known))
+
+
+def decide_in_pieces(items: Iterable[Item], context: BatchContext, known: Knowledge) -> Pieces[DecidedBatch]:
+    """Decide ops one after the other, each on the state that the ops before it have left. `context` is what was read
+    for them.
+
+    One op may bring ten thousand follow-ups, which are decided with it: a piece has at most DECIDED_AT_ONCE_MAX ops.
+    """
+    engine = known.engine
+    batch = DecidedBatch(
+        BatchBuilder(Batch(engine_id=engine.id, epoch=engine.epoch, number=known.number, at=known.now))
+    )
+    follow_ups = batch.follow_ups
+    count = 0
+    for item in items:
+        following: Item | None = item
+        while following is not None:
+            count += 1
+            if count % DECIDED_AT_ONCE_MAX == 0:
+                yield
+            _decide_op(following, batch, context, known)
+            following = follow_ups.popleft() if follow_ups else None
+    return batch
+
+
+def _decide_op(item: Item, batch: DecidedBatch, context: BatchContext, known: Knowledge) -> None:
+    op, me, builder = item.op, known.engine.id, batch.builder
+    # `before` is the stored state. Its owner may differ from the run's owner after earlier ops of this batch: it may be
+    # a dead engine.
+    before = known.memory.runs.get(op.run_id)
+    if batch.broken and op.run_id in batch.broken:
+        before = None
+    run = builder.runs.get(op.run_id, before)
+    try:
+        if type(op) is Advance and run is not None and goes_on(run, op, me):
+            builder.add_entries(op.entries)
+            batch.decided.append((item, Proceed(run.id)))
+            return
+        if type(op) is Cooperate and run is not None and keeps_on(run, op, me):
+            builder.add_cooperation(op.added)
+            batch.decided.append((item, WRITTEN))
+            return
+        if type(op) is Start:
+            op = admitted(op, builder, known, is_awaited=item.reply is not None)
+        before, run = stored_run(op, before, run, context)
+        op, inputs = inputs_of(op, run, builder, context, known)
+        decision = decide(run, op, me, inputs)
+        check_decision(decision)
+    except PerdureError as error:
+        _refuse(item, op, error, batch)
+    else:
+        _accept(item, before, decision, inputs, batch, is_loaded=op.run_id in context.runs)
+
+
+def _accept(
+    item: Item, before: Run | None, decision: Decision, inputs: DecisionInput, batch: DecidedBatch, *, is_loaded: bool
+) -> None:
+    op, builder = item.op, batch.builder
+    builder.add(before, decision)
+    batch.decided.append((item, decision))
+    if decision.effects and isinstance(op, _STOPPING) and not (type(op) is Notify and op.kind in (NEWS, JOIN)):
+        batch.stopped.append(op.run_id)
+    if item.mail:
+        builder.answer(item.mail, decision.reply)
+    if is_loaded and op.run_id not in builder.mailboxes:
+        builder.mailboxes[op.run_id] = inputs.mailbox  # Memory keeps it if this engine owns the run from now on.
+    if decision.follow_ups:
+        batch.follow_ups.extendleft([Item(follow_up, None, False) for follow_up in reversed(decision.follow_ups)])
+
+
+def _refuse(item: Item, op: Op, error: PerdureError, batch: DecidedBatch) -> None:
+    """Leave an op that was not decided to the run's owner, or answer it with the error."""
+    builder = batch.builder
+    if isinstance(error, RunOwnedElsewhere):
+        # The run's owner decides the op. An op that came by mail is in the owner's mail already.
+        if item.mail or type(op) in _WAKING:
+            batch.decided.append((item, error))
+        else:
+            batch.decided.append((item, Mailed(builder.leave_mail(op, is_awaited=item.reply is not None))))
+        return
+    batch.decided.append((item, error))
+    if item.mail:
+        builder.answer(item.mail, error)
+    if isinstance(error, EngineBug) and not isinstance(error, RowDamaged):
+        batch.bugs.append((op, error))
+        batch.broken.add(op.run_id)
+
+
+__all__ = ["DECIDED_AT_ONCE_MAX", "Decided", "DecidedBatch", "Mailed", "decide_batch", "decide_in_pieces"]

@@ -1,0 +1,31 @@
+"""The rules of children: what a child gets from its parent, and which children an advance starts and cancels."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from perdure.kernel import ops
+from perdure.kernel.decision import cancellation
+from perdure.kernel.runs import Run
+from perdure.kernel.status import Status
+
+
+def cancel_child(run_id: str, op: ops.Op, reason: str) -> ops.Cancel:
+    return ops.Cancel(run_id=run_id, at=op.at, actor=op.actor, reason=reason, failure=cancellation(reason))
+
+
+def born_of(parent: Run, start: ops.Start) -> ops.Start:
+    """Return the start of a child. It has its parent's tags beside its own. Unless it is detached, its deadline is not
+    later than its parent's. A child that undoes something for a parent that rolls back has no deadline of the parent:
+    none counts for a rollback, and the parent's may have begun it."""
+    if not parent.tags and parent.deadline is None:
+        return start
+    is_free = start.bond == "detached" or parent.status is Status.ROLLING_BACK
+    deadlines = [at for at in (start.deadline, None if is_free else parent.deadline) if at is not None]
+    return replace(start, tags={**parent.tags, **start.tags}, deadline=min(deadlines, default=None))
+
+
+def child_ops(run: Run, op: ops.Advance) -> tuple[ops.Op, ...]:
+    """Return the ops that start and cancel the children of an advance."""
+    why = f"its parent {run.id!r} no longer waits for it"
+    return (*(born_of(run, start) for start in op.starts), *(cancel_child(child, op, why) for child in op.cancels))

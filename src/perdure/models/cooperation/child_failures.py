@@ -1,0 +1,71 @@
+"""Failures of children: what a run does about them once all its children have ended.
+
+The step that emitted the message may have a handler of child failures. If it returns, the failures are handled; what it
+emits is waited for, and it is called again if that fails. Without a handler, or if it raises, the run rolls back
+(rollback.py), or its rollback fails if it rolls back already. The executor calls the handler (executor.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perdure.models.cooperation.children import Child
+from perdure.models.cooperation.define import Plan
+from perdure.models.cooperation.failures import CHILD_ROLLBACK_FAILED, CHILD_ROLLED_BACK, Failure
+from perdure.models.cooperation.message_events import State
+from perdure.models.cooperation.moves import Handle, OperationRun
+from perdure.models.cooperation.progress import Instance, Progress, Window
+
+
+def failures_of_children(run: OperationRun, window: Window) -> list[tuple[Failure, bool]]:
+    """Return the failures of the window's children in the order of emission, each with whether its child left something
+    undone."""
+    found: list[tuple[Failure, bool]] = []
+    if not (window.emitted or window.undone):
+        return found
+    undone = frozenset(window.undone)
+    for child in run.children.of(window.messages):
+        left_undone = child.state is State.ROLLBACK_FAILED
+        if left_undone or (child.state is State.ROLLED_BACK and child.message_id not in undone):
+            found.append((child.failure or _unknown(child), left_undone))
+    return found
+
+
+def _unknown(child: Child) -> Failure:
+    return Failure(type=CHILD_ROLLED_BACK, message=f"{child.handler!r} gave no reason")
+
+
+def child_failure(step: str, source: str, failed: Sequence[tuple[Failure, bool]]) -> Failure:
+    """Return a parent's failure for children that rolled back (False) or could not (True).
+
+    The failures of children that could not roll back come first, since what these did is still there. Apart from that
+    the children's order holds.
+    """
+    worst = [failure for failure, is_left_undone in failed if is_left_undone]
+    rest = [failure for failure, is_left_undone in failed if not is_left_undone]
+    what = f"{len(worst)} could not roll back" if worst else "all of them rolled back"
+    return Failure(
+        type=CHILD_ROLLBACK_FAILED if worst else CHILD_ROLLED_BACK,
+        message=f"{len(failed)} handler{'s' * (len(failed) > 1)} of messages from step {step!r} failed: {what}",
+        source=source,
+        causes=(*worst, *rest),
+    )
+
+
+def handler_call(
+    plan: Plan, progress: Progress, instance: Instance, window: Window, failure: Failure, *, rolling_back: bool = False
+) -> Handle | None:
+    """Return the call of the handler of the step whose children failed, or None if the step has no handler."""
+    if plan.nodes[instance.index].handler is None:
+        return None
+    return Handle(
+        index=instance.index,
+        name=instance.name,
+        iteration=instance.iteration,
+        attempt=window.calls + 1,
+        failure=failure,
+        context=progress.context,
+        rolling_back=rolling_back,
+        text=window.step if rolling_back else "",
+        next_step=None if rolling_back else instance.next_step,
+    )

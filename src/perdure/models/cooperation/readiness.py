@@ -1,0 +1,51 @@
+"""Readiness: what a suspended run still waits for, and whether it can go on.
+
+A run goes on once every handler of every message of its last step has ended: those that its strategy expects
+(strategies.py). What is read here about children is in children.py. Which notices wake a run that is in memory is in
+perdure/kernel/operation_notices.py.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from perdure.models.cooperation.deadlines import deadline_ahead, earliest
+from perdure.models.cooperation.moves import Awaits, Dismiss, OperationRun, Wait
+from perdure.models.cooperation.progress import Progress
+from perdure.models.cooperation.strategies import Names, Pending, Strategy, minds_each, waits_for_all
+
+
+def outstanding_wait(
+    strategy: Strategy, run: OperationRun, progress: Progress, *, giving_up: bool, rolling_back: bool
+) -> Wait | Dismiss | None:
+    """Return what the run still has to wait for, or None if it can go on."""
+    window = progress.window
+    if window is None or not (window.emitted or window.undone):
+        return None
+    outstanding = run.children.outstanding(window)
+    missing = outstanding.missing
+    deadline = deadline_ahead(progress.context, run.now, rolling_back=rolling_back)
+    if outstanding.busy:
+        needs_missing = not giving_up and waits_for_all(strategy)
+        return Wait(until=None if giving_up else deadline, awaits="all" if needs_missing else "busy")
+    # This runs with every report of a child, so it must not go through all messages of the window.
+    fewer = run.wakes if len(run.wakes) < len(window.emitted) else window.emitted
+    asleep_until = max((run.wakes[id] for id in fewer if id in run.wakes and id in outstanding.emitted), default=0)
+    if asleep_until > run.now and not giving_up:
+        return Wait(until=earliest(asleep_until, deadline), awaits="missing")
+    if all(id in run.wakes for id in chain(window.emitted, window.undone)):
+        return None
+    pending = Pending(
+        missing=Names(missing),
+        giving_up=giving_up,
+        rolling_back=rolling_back,
+        since=window.since,
+        now=run.now,
+    )
+    if not strategy.goes_on(pending):
+        until = strategy.looks_again_at(pending)
+        awaits: Awaits = "any" if minds_each(strategy) else "missing"
+        return Wait(until=until if giving_up else earliest(until, deadline), awaits=awaits)
+    if missing and not giving_up:
+        return Dismiss(children=missing)
+    return None

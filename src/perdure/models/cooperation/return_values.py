@@ -1,0 +1,60 @@
+"""Return values of runs: a run leaves a value under a name, once, and its parent reads it once the run has committed.
+
+A step leaves and reads values through its scope (scope.py). A name that a run has returned before is refused in
+machine.py, since a value of an earlier step is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct, field
+
+from perdure.errors import UnstorableValue
+from perdure.kernel.lineages import Lineage
+from perdure.models.cooperation.children import Child
+from perdure.models.cooperation.message_events import State
+from perdure.values.type_patterns import check_patterns
+
+V = TypeVar("V")
+
+
+class ReturnValue(Struct, frozen=True, kw_only=True, gc=False):
+    """A value that a run leaves for its parent to read, under a name. A run returns each name once."""
+
+    lineage: Lineage
+    handler: str
+    variable: str
+    value: str  # JSON
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What identifies the value: its run and its name."""
+        return self.lineage[-1], self.variable
+
+
+class Returns(Struct, frozen=True):
+    """What a run's children have returned, in the order of emission, and the topics that the children handle, by the
+    children's ids."""
+
+    values: Sequence[ReturnValue] = ()
+    topics: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_value(value: ReturnValue, type: type[V]) -> V:
+    """Return a value that a run has returned. Raises UnstorableValue if it does not fit the type, InvalidDefinition."""
+    check_patterns(type, f"what {value.handler!r} has returned as {value.variable!r}")
+    try:
+        return msgspec.json.decode(value.value, type=type)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise UnstorableValue(
+            f"what {value.handler!r} has returned as {value.variable!r} does not fit the type: {error}"
+        ) from error
+
+
+def readable(children: Iterable[Child], values: Iterable[ReturnValue]) -> tuple[ReturnValue, ...]:
+    """Return the values that a run may read: those of its committed children, in the order of emission."""
+    order = {child.lineage: place for place, child in enumerate(children) if child.state is State.COMMITTED}
+    return tuple(sorted((one for one in values if one.lineage in order), key=lambda one: order[one.lineage]))

@@ -1,0 +1,358 @@
+"""A run's code in flight: the attempt that runs now, its time limits and its heartbeats."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+
+from perdure.coordinator.timers import Timers
+from perdure.errors import StepTimedOut
+from perdure.kernel import ops
+from perdure.kernel.cooperation import Cooperation
+from perdure.kernel.rows import Wait
+from perdure.kernel.status import Status
+from perdure.models.common.heartbeats import Beats
+from perdure.models.common.transactions import Fate
+from perdure.models.cooperation.attempts import Attempts, Effort, is_infrastructure, note_failure, read_attempts
+from perdure.models.cooperation.deadlines import deadline_in
+from perdure.models.cooperation.live import Code, Draft, LiveOperation
+from perdure.ports import Clock, Codec, Journal, TimerHandle
+
+log = logging.getLogger("perdure")
+
+
+class ExecutionListener(Protocol):
+    """Receives what happens to code in flight."""
+
+    def ended(self, execution: StepExecution, outcome: Any, error: BaseException | None) -> None:
+        """Take in that an attempt has ended."""
+        ...
+
+    def beaten(self, execution: StepExecution) -> None:
+        """Store the details that heartbeats have reported."""
+        ...
+
+
+class Surroundings:
+    """What executions of an engine need: its clock, its loop, and the listener that they report to."""
+
+    __slots__ = ("clock", "listener", "loop", "payload_max")
+
+    def __init__(self, clock: Clock, payload_max: int, listener: ExecutionListener) -> None:
+        self.clock = clock
+        self.loop = asyncio.get_running_loop()
+        self.payload_max = payload_max
+        self.listener = listener
+
+
+class StepExecution:
+    """One attempt of code, as carriers run it. Heartbeats may come from any thread."""
+
+    __slots__ = (
+        "_beat_at", "_beats", "_is_scheduled", "_newest", "_silence", "_taken", "_timeout", "attempts", "code",
+        "context", "coroutine", "details", "dropped", "effort", "fate", "has_store_failed", "in_thread", "is_called",
+        "is_over", "live", "position", "task", "thread", "timed_out", "verdict", "where",
+    )  # fmt: skip
+
+    def __init__(self, where: Surroundings, live: LiveOperation, code: Code, effort: Effort) -> None:
+        self.where = where
+        self.live = live
+        self.code = code
+        self.effort = effort
+        self.position = live.position_of(code)
+        known = live.attempts
+        self.attempts: Attempts | None = known if known is not None and known.position == self.position else None
+        self.details = None if self.attempts is None else self.attempts.details  # of attempts before this one
+        self.coroutine: Any = None
+        self.context: Any = None
+        self.task: asyncio.Future[Any] | None = None
+        self.dropped = False
+        self.is_over = False
+        self.in_thread = False
+        self.fate: Fate | None = None  # of its transaction
+        self.has_store_failed: Callable[[], Awaitable[bool]] | None = None  # during that transaction
+        self.is_called = False  # Its function was called, or waits for a thread.
+        self.thread: Future[Any] | None = None  # in which its first function is called, if that is a plain one
+        self.timed_out: StepTimedOut | None = None
+        self.verdict: tuple[BaseException, bool] | None = None
+        self._timeout: TimerHandle | None = None
+        self._silence: TimerHandle | None = None
+        self._beats: Beats | None = None
+        self._beat_at = 0
+        self._newest: str | None = None
+        self._taken: str | None = None
+        self._is_scheduled = False
+
+    @property
+    def label(self) -> str:
+        return f"step {self.code.name!r} of run {self.live.id!r}"
+
+    @property
+    def run_id(self) -> str:
+        return self.live.id
+
+    @property
+    def name(self) -> str:
+        return self.code.name
+
+    @property
+    def attempt(self) -> int:
+        return 1 if self.attempts is None else self.attempts.failed + 1
+
+    @property
+    def payload_max(self) -> int:
+        return self.where.payload_max
+
+    # For the slots.
+
+    @property
+    def is_wanted(self) -> bool:
+        return not self.dropped
+
+    @property
+    def waits_for_thread(self) -> bool:
+        return False  # The executor waits for threads: only some functions of a step need one.
+
+    def queue(self) -> None:
+        """Wait for a turn. Time limits do not count yet."""
+
+    # Whether it is tried again.
+
+    def is_tried_again(self, error: BaseException) -> bool:
+        """Return whether another attempt follows one that failed with this error. The first error decides, once.
+
+        Raises what the policy raises.
+        """
+        if self.verdict is not None:
+            return self.verdict[1]
+        attempts = self.known_attempts()
+        again = note_failure(attempts, self.effort.retry, error, self.where.clock.now(), random.random())
+        self.verdict = (error, again)
+        if again:
+            # A failure of the infrastructure may last for ever, so it is logged as a warning.
+            level = logging.WARNING if is_infrastructure(error) else logging.INFO
+            log.log(level, "%s failed and is tried again in %.0f ms: %s", self.label, attempts.pause_us / 1000, error)
+        return again
+
+    def known_attempts(self) -> Attempts:
+        """Return what is known of the attempts so far."""
+        if self.attempts is None:
+            self.attempts = Attempts(position=self.position, name=self.code.name, since=self.where.clock.now())
+        return self.attempts
+
+    # Time.
+
+    def suspended(self) -> None:
+        """Start the time limits, now that the code waits for something.
+
+        In a thread or in a transaction they start later: the code may have to wait for a thread, or for the store.
+        """
+        if self.effort.is_timed and not self.in_thread and self.fate is None:
+            self.arm()
+
+    def arm(self) -> None:
+        """Start the time limits: the body begins now."""
+        if self.is_over or self.dropped or self._timeout is not None or self._silence is not None:
+            return
+        limits, clock = self.effort, self.where.clock
+        self._beat_at = clock.monotonic()
+        if limits.timeout_s is not None:
+            error = f"step {self.code.name!r} took longer than its timeout of {limits.timeout_s} s"
+            self._timeout = clock.call_after(round(limits.timeout_s * 1_000_000), partial(self._time_out, error))
+        if limits.heartbeat_timeout_s is not None:
+            self._listen(round(limits.heartbeat_timeout_s * 1_000_000))
+
+    def _listen(self, silence_max: int) -> None:
+        """Time out when no heartbeat has come for too long. A heartbeat only notes its time, so the timer checks that
+        time when it fires."""
+
+        def look() -> None:
+            self._silence = None
+            if clock.monotonic() < self._beat_at + silence_max:
+                self._listen(silence_max)
+            else:
+                limit = self.effort.heartbeat_timeout_s
+                self._time_out(f"step {self.code.name!r} sent no heartbeat for {limit} s")
+
+        clock = self.where.clock
+        self._silence = clock.call_after(self._beat_at + silence_max - clock.monotonic(), look)
+
+    def interrupted(self) -> None:
+        """Reset the attempt after the store has failed: its body may run again, with its whole time, and a failure that
+        was noted meanwhile does not count."""
+        self._stop_timers()
+        if self.verdict is not None and self.attempts is not None and not is_infrastructure(self.verdict[0]):
+            self.attempts.failed -= 1
+        self.verdict = None
+
+    def _time_out(self, message: str) -> None:
+        task = self.task
+        if self.is_over or self.dropped or task is None or task.done() or self.timed_out is not None:
+            return
+        if self.fate is not None and not self.fate.give_up():
+            return  # Its transaction is being committed.
+        self.timed_out = StepTimedOut(f"{message} in attempt {self.attempt}")
+        if self.in_thread:
+            log.warning("%s; its thread is still busy and keeps its place until it ends", self.timed_out)
+        task.cancel()
+
+    # Heartbeats.
+
+    def receive(self, details: str | None) -> None:
+        """Take in a heartbeat from any thread. `details` are JSON."""
+        if self.is_over or self.dropped:
+            return
+        self._beat_at = self.where.clock.monotonic()
+        if details is None:
+            return
+        # `_deliver` does this in the reverse order. So no details are lost, whichever of the two threads comes first.
+        self._newest = details
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            with suppress(RuntimeError):  # The loop may be closed.
+                self.where.loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._is_scheduled = False
+        newest = self._newest
+        if newest is None or newest == self._taken or self.is_over or self.dropped:
+            return
+        self._taken = newest
+        self.known_attempts().details = newest
+        if self._beats is None:
+            self._beats = Beats(self.where.clock, self)
+        self._beats.changed()
+
+    def write_details(self) -> None:
+        """Have the details of heartbeats written."""
+        self.where.listener.beaten(self)
+
+    def beat_written(self) -> None:
+        if self._beats is not None:
+            self._beats.written()
+
+    def flush(self) -> None:
+        """Have the details of all heartbeats so far written soon."""
+        self._deliver()
+        if self._beats is not None:
+            self._beats.flush()
+
+    # Ends.
+
+    def ended(self, value: Any, error: BaseException | None) -> None:
+        """Report that the attempt has ended."""
+        self.where.listener.ended(self, value, error)
+
+    @property
+    def is_forward(self) -> bool:
+        """Whether this is not a part of a rollback."""
+        return not self.code.rolling_back
+
+    def is_current(self) -> bool:
+        """Return whether its outcome still matters."""
+        return not (self.is_over or self.dropped)
+
+    def withdraw(self) -> bool:
+        """Have the code never begin. Return False if it has begun."""
+        if self.is_called and (self.thread is None or not self.thread.cancel()):
+            return False
+        self.drop()
+        return True
+
+    def end(self, *, is_tried_again: bool = False) -> None:
+        """Stop timers and heartbeats: the attempt has ended, or its outcome no longer matters."""
+        if is_tried_again and self._newest is not None:
+            self._deliver()  # A heartbeat may have come just before the end.
+        self.is_over = True
+        if self._timeout is not None or self._silence is not None:
+            self._stop_timers()
+        if self._beats is not None:
+            self._beats.settle()
+            self._beats = None  # It refers back to this execution.
+
+    def _stop_timers(self) -> None:
+        for timer in (self._timeout, self._silence):
+            if timer is not None:
+                timer.cancel()
+        self._timeout = self._silence = None
+
+    def drop(self) -> None:
+        """Cancel the attempt: its outcome no longer matters. Code in a thread runs on to its end."""
+        self.dropped = True
+        self.end()
+        if self.fate is not None:
+            self.fate.give_up()
+        if self.task is not None and not self.task.done():
+            self.task.cancel()
+
+
+def recall(live: LiveOperation, journal: Journal, codec: Codec) -> None:
+    """Give a revived run what is stored of its code: a staged outcome, and failed attempts."""
+    live.staged = journal.staged[0] if journal.staged else None
+    for wait in journal.waits:
+        if wait.kind in ("retry", "beat"):
+            live.attempts = read_attempts(wait, None if wait.details is None else codec.decode(wait.details))
+
+
+def pause(live: LiveOperation, draft: Draft, code: Code, codec: Codec, now: int) -> None:
+    """Have a draft wait for the next attempt of code that has failed, if that is not due yet.
+
+    The draft waits for the code's deadline instead if that comes first.
+    """
+    attempts = live.attempts
+    if attempts is None or attempts.position != live.position_of(code):
+        return
+    draft.keeps_attempts = True
+    if not live.is_pausing(code, now):
+        return
+    draft.code = None
+    deadline = deadline_in(code.context, rolling_back=code.rolling_back)
+    draft.until = attempts.due_at if deadline is None or deadline <= now else min(attempts.due_at, deadline)
+    if attempts.is_durable:
+        if draft.status is not Status.ROLLING_BACK:
+            draft.status = Status.SUSPENDED
+        draft.wait = _stored(live, attempts, codec, is_pausing=True)
+
+
+def armed(live: LiveOperation, until: int, timers: Timers, now: int, due: Callable[[], None]) -> TimerHandle:
+    """Have `due` called at a time.
+
+    A short pause between attempts is not stored. It lasts its full duration, even if the system's clock is changed.
+    """
+    attempts = live.attempts
+    if attempts is None or attempts.is_durable or attempts.due_at != until:
+        return timers.arm(until, due)
+
+    def go_on() -> None:
+        attempts.due_at = 0
+        due()
+
+    return timers.after(min(attempts.pause_us, until - now), go_on)
+
+
+def heartbeat(execution: StepExecution, status: Status, codec: Codec, now: int) -> ops.Cooperate:
+    """Return the op that stores the details of running code for its next attempt."""
+    live = execution.live
+    live.attempts = attempts = execution.known_attempts()
+    live.has_waited = attempts.is_stored = True
+    return ops.Cooperate(
+        run_id=live.id,
+        at=now,
+        claim=live.claim,
+        cause="heartbeat",
+        status=status,
+        added=Cooperation(),
+        waits=(_stored(live, attempts, codec, is_pausing=False),),
+        has_waited=True,
+    )
+
+
+def _stored(live: LiveOperation, attempts: Attempts, codec: Codec, *, is_pausing: bool) -> Wait:
+    details = None if attempts.details is None else codec.encode(attempts.details)
+    return attempts.wait(live.id, details, is_pausing=is_pausing)

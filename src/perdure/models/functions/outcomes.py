@@ -1,0 +1,89 @@
+"""The end of a run of a durable function: its status and outcome, from how its code ended."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from msgspec.json import decode as from_json
+from msgspec.json import encode as to_json
+from msgspec.structs import replace
+
+from perdure.errors import ForbiddenInWorkflow, RollbackFailed, UnstorableValue
+from perdure.kernel.failures import Failure
+from perdure.kernel.ops import End
+from perdure.kernel.rows import Entry
+from perdure.kernel.runs import Outcome
+from perdure.kernel.status import Status
+from perdure.models.common.interrupts import failed_by_exit, is_by_signal
+from perdure.models.functions.define import Workflow
+from perdure.models.functions.loop import Completed, Raised
+from perdure.ports import Codec
+from perdure.values.failures import entry_of, to_failure, where_of
+from perdure.values.json import to_text
+
+
+def outcome_of(
+    end: Completed | Raised, workflow: Workflow[Any, Any], codec: Codec, payload_max: int, run_id: str, elapsed: int
+) -> tuple[Status, Outcome]:
+    """Return the status and the outcome of a run whose code has ended. `elapsed` is the number of the last journal
+    entry with which a timeout of the code elapsed.
+
+    A result that cannot be stored is a failure. If a signal to stop the process interrupted the code, raises that
+    KeyboardInterrupt.
+    """
+    if isinstance(end, Completed):
+        signature = workflow.signature
+        try:
+            text = to_text(end.value, signature.about_result, payload_max)
+            signature.result.read(text, signature.about_result)
+            return Status.SUCCEEDED, Outcome(output=codec.encode(text))
+        except UnstorableValue as unstorable:
+            error: BaseException = unstorable
+    else:
+        error = _without_exit(end, workflow, run_id)
+    failure = to_failure(error, entry=entry_of(error, elapsed))
+    return Status.FAILED, Outcome(failure=to_json(failure).decode())
+
+
+def _without_exit(end: Raised, workflow: Workflow[Any, Any], run_id: str) -> BaseException:
+    """Return the error that a run's code has raised; ForbiddenInWorkflow if the code tried to end the process."""
+    _check_no_signal(end)
+    if not isinstance(end.error, (KeyboardInterrupt, SystemExit)):
+        return end.error
+    error = ForbiddenInWorkflow(failed_by_exit(end.error, f"workflow {workflow.name!r}"), run_id=run_id)
+    error.__cause__ = end.error
+    return error
+
+
+def end_of_rollback(end: Completed | Raised, cause: str) -> End:
+    """Return the end of a rollback. `cause` is the stored failure because of which the run is undone."""
+    if isinstance(end, Completed):
+        return End(status=Status.SUCCEEDED, outcome=Outcome(failure=cause))
+    _check_no_signal(end)
+    why = from_json(cause, type=Failure)
+    error = RollbackFailed(f"{end.error}; the run was being undone because of {why.type}: {why.message}")
+    error.__cause__ = end.error.__cause__ or end.error
+    return End(status=Status.FAILED, outcome=Outcome(failure=to_json(to_failure(error)).decode()))
+
+
+def _check_no_signal(end: Raised) -> None:
+    if is_by_signal(end.error):
+        raise end.error  # A signal stops the process while this run's code runs. That is not an end of the run.
+
+
+__all__ = ["end_of_rollback", "outcome_of"]
+
+
+def located(entry: Entry, error: BaseException) -> Entry:
+    """Return the entry of a failure, with the place where it happened: only the workflow that was handed the exception
+    can add that."""
+    where = where_of(error)
+    if not where or entry.failure is None:
+        return entry
+    failure = from_json(entry.failure, type=Failure)
+    return replace(entry, failure=to_json(replace(failure, where=where)).decode())
+
+
+async def refuse(error: BaseException) -> NoReturn:
+    """Raise the error. This is run in place of the code of a run that must not begin."""
+    raise error

@@ -1,0 +1,52 @@
+"""Timers of workflow code: `sleep` and `sleep_until`, and what a timer that has fired gives.
+
+A duration becomes a point in time when the code asks for it. A timer among other options of a wait is in waits.py. The
+engine arms timers in perdure/coordinator/timers.py; perdure/kernel/rules/delivery.py decides what a due timer wins.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from msgspec import Struct
+
+from perdure.models.functions.context import require_loop
+from perdure.models.functions.loop import WorkflowLoop
+from perdure.values.arguments import Duration, checked
+from perdure.values.times import from_datetime, seconds_of, to_datetime
+
+
+class TimeReached(Struct, frozen=True):
+    """The result of a timer: when it was due, and when it fired."""
+
+    scheduled_at: datetime
+    fired_at: datetime
+
+
+@checked
+async def sleep(duration: Duration) -> TimeReached:
+    """Wait durably: the process may end meanwhile. A number is a number of seconds.
+
+    Raises InvalidArguments for a negative duration. For a time that may have passed, use `sleep_until`.
+    """
+    loop = require_loop("sleep")
+    return await _wait_until(loop, loop.now() + round(seconds_of(duration, "sleep") * 1_000_000), "sleep")
+
+
+@checked
+async def sleep_until(when: datetime) -> TimeReached:
+    """Wait durably until a point in time. A time in the past is reached at once."""
+    loop = require_loop("sleep_until")
+    return await _wait_until(loop, from_datetime(when), "sleep_until")
+
+
+async def _wait_until(loop: WorkflowLoop, due_at: int, name: str) -> TimeReached:
+    scheduled_at, fired_at = await loop.request_timer(due_at, name)
+    return TimeReached(to_datetime(scheduled_at), to_datetime(fired_at))
+
+
+class Fired(Struct, frozen=True):
+    """The value of a timer's entry: when the timer was due and when it fired, in microseconds."""
+
+    due: int
+    fired: int
