@@ -1,6 +1,6 @@
 """The rule of continuation: a run begins again as another call, under the same id, with another input and no history.
 
-How often a run has continued is in perdure/kernel/lives.py, and `continue_as` in models/functions/continuation.py.
+perdure/kernel/lives.py counts how often a run has continued. `continue_as` is in models/functions/continuation.py.
 """
 
 from __future__ import annotations
