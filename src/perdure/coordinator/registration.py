@@ -16,9 +16,9 @@ log = logging.getLogger("perdure")
 
 
 class Registration:
-    """The engine as which the coordinator writes, and the number of its last batch. `unfit` is the error if a part of
-    the engine has found the store unfit. While `is_restarting`, the engine has dropped its runs, and the store cannot
-    be used."""
+    """The engine's row under which the coordinator writes, and the number of its last batch. `unfit` is the error if a
+    part of the engine has found the store unfit. While `is_restarting`, the engine has dropped its runs, and the store
+    cannot be used."""
 
     def __init__(self, parts: Parts, requests: StoreRequests) -> None:
         self._parts = parts
@@ -37,7 +37,7 @@ class Registration:
     async def renew(self, error: Fenced | StoreMisconfigured) -> Fenced:
         """Drop all runs and register anew: this engine was declared dead, or its store cannot be used as it is.
 
-        The engine gives up its sign of life, so that others may take the runs. Ops of callers are decided again.
+        The engine gives up its sign of life, so that other engines may take its runs. Ops of callers are decided again.
         Returns the error with which the engine's own ops are refused. Raises StoreBroken after too many attempts.
         """
         log.warning("%s; dropping %d runs and registering anew", error, len(self._parts.memory.runs))
@@ -80,8 +80,8 @@ class Registration:
         await asyncio.sleep(pause_s)
 
     async def _renew_once(self) -> None:
-        # In a store that was restored to an earlier state, the engine counts as alive: no other engine would get its
-        # runs.
+        # In a store that was restored to an earlier state, the engine counts as alive. Without this, no other engine
+        # would get its runs.
         await self._parts.store.retire(self.engine.id)
         await self.join()
 

@@ -1,4 +1,4 @@
-"""Replies to callers that depend on what the commit itself found out."""
+"""Replies to callers that depend on the result of the commit."""
 
 from __future__ import annotations
 

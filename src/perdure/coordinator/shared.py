@@ -1,4 +1,4 @@
-"""The inputs of ops that concern no run: the newest versions of records and tokens, and the handlers; and of tasks."""
+"""The inputs of ops about records, tokens, handlers and tasks."""
 
 from __future__ import annotations
 

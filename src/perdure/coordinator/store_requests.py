@@ -27,9 +27,9 @@ class StoreRequests:
         self._read_outage = Outage("read", parts.stats.outages)
 
     async def commit(self, batch: Batch) -> Committed:
-        """Send a batch until its outcome is known. It is always the very same batch, since it may have been committed.
-        Raises StoreUnavailable if nothing was written and callers have given up: then the batch is decided again
-        without their ops."""
+        """Send a batch until its outcome is known. Every attempt sends the very same batch, since an earlier attempt
+        may have been committed. Raises StoreUnavailable if nothing was written and callers have given up: then the
+        batch is decided again without their ops."""
         delay, is_unknown = self._limits.resend_first_s, False
         while True:
             self._callers.asking("commit")
@@ -60,8 +60,8 @@ class StoreRequests:
             delay = min(delay * 2, self._limits.resend_max_s)
 
     async def read(self, request: Callable[[], Awaitable[T]], items: Sequence[Item] | None = None) -> T:
-        """Make a request until the store answers. Callers whose ops are `items` may give up meanwhile: these have got
-        their error by then."""
+        """Repeat a request until the store answers. Callers whose ops are in `items` may give up meanwhile. They have
+        got their error when this returns."""
         delay = self._limits.resend_first_s
         while True:
             self._callers.asking("read", items)

@@ -1,9 +1,9 @@
-"""How long a store that does not answer is asked again, and how often an engine starts over on one that is unfit.
+"""Limits of retries: how long a silent store is asked again, and how often an engine starts over on an unfit store.
 
 One rule holds for all calls of engines and clients: the store is asked again until it answers, for at most
 `patience_s`. This includes the store's own waits for locks and connections, and the time that earlier requests of the
-same call have waited without an answer. Then the caller gets StoreUnavailable. The engine's own writes are sent until
-the store takes them.
+same call have waited without an answer. Then the caller gets StoreUnavailable. The engine's own writes are resent until
+the store accepts them.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class Patience:
         self._outage = Outage("read", counts)
 
     async def ask(self, request: Callable[[], Awaitable[T]], *, may_be_cut: bool = True) -> T:
-        """Make a request until the store answers it. Raises StoreUnavailable after `patience_s`, EngineStopped, and, at
-        once, store errors that do not pass. With `may_be_cut` False, a request under way is awaited to its end."""
+        """Repeat a request until the store answers it. Raises StoreUnavailable after `patience_s`, and EngineStopped.
+        Store errors that do not pass are raised at once. With `may_be_cut` False, a request under way is awaited to its
+        end."""
         limits = self._limits
         delay = limits.resend_first_s
         failure: StoreError | None = None
@@ -68,7 +69,7 @@ class Patience:
                         failure = error
                         self._outage.failed("a request to the store is repeated", error)
                     except StoreError:
-                        self._check()  # If the engine has stopped, that is why the store failed.
+                        self._check()  # If the engine has stopped, this is why the store failed.
                         raise
                     else:
                         if failure is not None:
@@ -85,7 +86,8 @@ class Patience:
 
 
 def unavailable(waited_s: float, failure: StoreError | None, *, is_unknown: bool = False) -> StoreUnavailable:
-    """Return the error for a caller who has waited this long. `is_unknown` says that the request may have been done."""
+    """Return the error for a caller who has waited this long. `is_unknown` says that the request may have been carried
+    out."""
     why = f": {failure}" if failure is not None else ""
     written = "; what was asked for may be written nevertheless" if is_unknown else ""
     return StoreUnavailable(f"the store did not answer for {waited_s:.0f} s{why}{written}. What to do: {ADVICE}")
@@ -115,13 +117,14 @@ def patient(store: Store, patience: Patience) -> Store:
     """Return the store for callers: each request is repeated while the store does not answer. It raises
     StoreUnavailable where the store itself raises StoreBusy or StoreMisconfigured.
 
-    A request that was given up may be done nevertheless. So this is for requests that may be made twice."""
+    The store may still carry out a request that was given up. So use this only for requests that may be made twice."""
     return cast(Store, _WrappedStore(store, patience.ask))
 
 
 def reporting(store: Store, report: Callable[[StoreMisconfigured], object]) -> Store:
     """Return the store for an engine's own parts: if the store is unfit, `report` is called with the error. An engine
-    that cannot read its runs must not keep them, and its parts, which retry, would never stop retrying."""
+    that cannot read its runs must not keep them. Its parts retry by themselves, and without the report they would never
+    stop."""
 
     async def ask(request: Callable[[], Awaitable[Any]]) -> Any:
         try:
@@ -134,7 +137,7 @@ def reporting(store: Store, report: Callable[[StoreMisconfigured], object]) -> S
 
 
 class Restarts:
-    """How often an engine has started over in a row, and how long it waits before the next time."""
+    """Counts how often an engine has started over in a row, and says how long it waits before the next time."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -142,8 +145,8 @@ class Restarts:
         self._last = 0.0
 
     def next_pause_s(self, now: float) -> float | None:
-        """Return how long to wait before the engine registers anew; None after `restarts_max` times in a row. `now` is
-        the loop's time."""
+        """Return the seconds to wait before the engine registers again, or None after `restarts_max` times in a row.
+        `now` is the loop's time."""
         limits = self._limits
         if self._count and now - self._last > limits.restart_forget_s:
             self._count = 0

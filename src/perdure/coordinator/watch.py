@@ -1,4 +1,5 @@
-"""Noticing what other engines and clients do: a loop that looks after hints of the store, and regularly anyway.
+"""Noticing what other engines and clients do: a loop that looks into the store after each hint, and regularly without
+one.
 
 Hints make it quick, looking makes it certain.
 """

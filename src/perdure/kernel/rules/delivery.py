@@ -1,5 +1,6 @@
-"""The rules of delivery: how the events sent to a run, its timers and wake-ups meet the waits of the run. The matching
-itself is in perdure/kernel/wait_matches.py. Broadcasts are in broadcasts.py.
+"""The rules of delivery: how the events sent to a run, its timers and wake-ups meet the waits of the run.
+
+The matching itself is in perdure/kernel/wait_matches.py. Broadcasts are in broadcasts.py.
 
 An event that was given to a waiting run stays in the store until an advance of that run has read it. So a crash in
 between loses nothing and delivers nothing twice.
