@@ -11,8 +11,8 @@ from msgspec import Struct
 from perdure.kernel.status import Status
 from perdure.ports import RunFilter
 
-# Of several conditions, the one that the fewest runs fulfil is used to find runs. To compare them, at most this many
-# runs are counted for each.
+# If a filter has several conditions, the condition that the fewest runs fulfil is used to find runs. To compare the
+# conditions, at most this many runs are counted for each.
 COUNTED_MAX = 1_000
 
 _STATUS = re.compile(r":status\b")
@@ -32,7 +32,7 @@ class Way(Struct, frozen=True):
 
 
 def ways(wanted: RunFilter) -> list[Way]:
-    """Return all ways to answer a filter, at least one. Those that usually find few runs come first."""
+    """Return all ways to answer a filter, at least one. Ways that usually find few runs come first."""
     found: list[Way] = []
     if wanted.parent_id is not None:
         found.append(Way("by_parent", {}))

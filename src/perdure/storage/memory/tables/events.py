@@ -119,7 +119,7 @@ class EventTables(Struct, eq=False):
         return settlement
 
     def numbered(self, batch: Batch) -> int:
-        """Take the batch's numbers out of the sequence, and return what to add to them."""
+        """Take the batch's numbers out of the sequence, and return the value to add to them."""
         base = self.sequence
         self.sequence += batch.numbered
         return base
@@ -223,7 +223,7 @@ class EventTables(Struct, eq=False):
         return (run_id, event_id) in self.reads or event_id in self.events.get(run_id, {})
 
     def purge(self, at: int, keys_before: int, limit: int) -> int:
-        """Delete what has expired, except events that are still being delivered. Returns how many rows were deleted."""
+        """Delete expired rows, except events that are still being delivered. Returns how many rows were deleted."""
         expired = [
             event
             for owned in self.events.values()
@@ -285,7 +285,7 @@ class EventTables(Struct, eq=False):
                 self._forget_wait(wait)
 
     def _forget_wait(self, wait: Wait) -> None:
-        """Remove a wait from the open ones."""
+        """Remove a wait from the open waits."""
         key = (wait.run_id, wait.position)
         if wait.kind == "event":
             choices = self.open_waits.get(wait.name, {})
