@@ -18,7 +18,7 @@ from perdure.storage.postgres.queries import Query
 
 async def write(connection: Connection, shared: SharedWrites, at: int) -> None:
     """Write a batch's records, tokens, sessions and handlers. Raises CommitConflict if another engine has written one
-    already."""
+    of them already."""
     # Rows are locked in this order, so that engines that write the same names do not deadlock.
     for record in sorted(shared.records, key=lambda one: (one.kind, one.name, one.version)):
         if not await _execute(connection, records.QUERIES["insert_record"], **asdict(record)):

@@ -1,4 +1,4 @@
-"""The store in a Postgres database. perdure.ports says what the methods guarantee.
+"""The store in a Postgres database. The guarantees of the methods are in perdure.ports.
 
 This module writes batches. The other slices of the store, one for each noun, are in the modules of that name.
 """
@@ -79,7 +79,8 @@ class PostgresStore(
             raise
         self._db.signs.committed(batch.engine_id, batch.number)
         if not self._db.signs.is_lasting():
-            # The engine is alive, as the commit shows. Its heartbeat has trouble, or the process was stopped.
+            # The commit shows that the engine is alive. Its heartbeat has trouble, or the process was stopped for a
+            # while.
             with suppress(StoreError):
                 async with self._db.lanes.use() as connection:
                     await self._db.signs.renew(connection)

@@ -1,4 +1,4 @@
-"""The store in one SQLite file: one thread writes, another reads. perdure.ports says what the methods guarantee.
+"""The store in one SQLite file: one thread writes, another reads. The guarantees of the methods are in perdure.ports.
 
 This module writes batches. The other slices of the store, one for each noun, are in the modules of that name.
 """
@@ -60,7 +60,8 @@ class SqliteStore(
     transacts: Transacts = "plain"
 
     def __init__(self, path: str | Path) -> None:
-        # Resolved, since engines that open the file through different links must look at the same lock files.
+        # The path is resolved, since engines that open the file through different links must look at the same lock
+        # files.
         self.path = Path(path).resolve()
         super().__init__(Database(self.path))
         self._steps = StepTransactions(self._connect_steps)
@@ -86,7 +87,7 @@ class SqliteStore(
 
     def _commit(self, connection: sqlite3.Connection, *, planned: Plan) -> Committed:
         committed = commit(connection, planned)
-        self._db.files.check()  # Otherwise a commit that was not acknowledged would be missed as if it had been.
+        self._db.files.check()  # A commit that is lost, and so not acknowledged, must not be noted.
         self._db.signs.note(planned.batch.engine_id, planned.batch.number)
         return committed
 
