@@ -1,5 +1,5 @@
 """Checks of callers' arguments: ids, tags, reasons, limits, times. Each error names the argument. Every store and every
-driver can take the values that pass."""
+driver accepts the values that pass."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ time.
 
 A pattern is compiled to a nondeterministic automaton (`Pattern`). A search makes it deterministic lazily: a state of
 the search is the set of states in which the automaton can be, and it is built when a text first leads to it. The search
-never backtracks. Each new state, and each character, is taken off a budget.
+never backtracks. Each new state and each character uses up a part of a budget.
 
 Not supported: classes by the name of a script (`\\p{Greek}`), `\\Q…\\E`, octal numbers, look-around and
 back-references.
@@ -25,7 +25,7 @@ _ACCEPT: Final = 0
 
 
 class Budget(Protocol):
-    """The budget of steps of a search. `spend` raises an error if too few are left."""
+    """The budget of steps of a search. `spend` raises an error if too few steps are left."""
 
     def spend(self, steps: int) -> None: ...
 
@@ -52,7 +52,7 @@ class Pattern:
         return len(self.onward) - 1
 
     def _emit(self, part: Part, after: int) -> int:
-        """Add the states of a part, the last of which leads to the state `after`; return the first of them."""
+        """Add the states of a part, and return the first of them. The last state leads to the state `after`."""
         if isinstance(part, Chars):
             return self._state(chars=part, onward=(after,))
         if isinstance(part, str):

@@ -122,8 +122,8 @@ class Database:
         return Snapshot(self.lanes.use(), settings)
 
     async def cut_off(self, busy: StoreBusy) -> None:
-        """If a lock was not available in time, end the idle sessions that may hold it. The next attempt may get the
-        lock."""
+        """If a lock was not available in time, end sessions of Perdure whose process no longer sends anything: they may
+        hold the lock. The next attempt may get it."""
         if busy.__cause__ is not None and sqlstate(busy.__cause__) == LOCKED:
             with suppress(StoreError):
                 await self.write(QUERIES["cut_off"], silence=timedelta(seconds=self.address.silence_s))
