@@ -76,7 +76,7 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
                 yield "operation", operation.name, ""
 
     def load(self) -> None:
-        """Load the workflows that are defined by now. Raises DuplicateWorkflow, Misuse, InvalidDefinition."""
+        """Load the workflows that are defined so far. Raises DuplicateWorkflow, Misuse, InvalidDefinition."""
         given: Iterable[Workflow[Any, Any] | Operation[Any]] = (
             self._given if self._given is not None else [*decorated_workflows(), *decorated_operations()]
         )

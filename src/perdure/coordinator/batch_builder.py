@@ -155,8 +155,8 @@ class BatchBuilder:
             batch.waits[run_id, wait.position, wait.option] = wait
 
     def _take_back(self, run_id: str, position: str | None) -> None:
-        """Take back the events that this batch gave to a position (None: to all positions of the run). The batch has
-        closed the position since."""
+        """Take back the events that this batch gave to a position (None: to all positions of the run). A later op of
+        the batch has closed the position."""
         winning = self._winning.get(run_id)
         if winning is None or (position is not None and position not in winning):
             return

@@ -35,7 +35,7 @@ log = logging.getLogger("perdure")
 class Coordinator:
     """Serialises ops. The listener gets the effects of each batch, in order, in plain callbacks after its commit.
 
-    `workflows` returns the models, names and versions that this engine can run by now.
+    `workflows` returns the models, names and versions that this engine can run at present.
     """
 
     def __init__(
@@ -113,8 +113,8 @@ class Coordinator:
         return self._memory.mailbox(run_id)
 
     async def claim(self, request: Callable[[], Awaitable[list[LoadedRun]]]) -> list[LoadedRun]:
-        """Adopt the runs that the store gives this engine, except damaged ones. Return all of them: the caller submits
-        a `Take` for each sound run, and sets the damaged ones aside.
+        """Adopt the runs that the store gives this engine, except damaged runs. Return all given runs: the caller
+        submits a `Take` for each sound run, and sets the damaged runs aside.
 
         The store's answer may be out of date when it arrives: a caller may have cancelled one of the runs meanwhile.
         Then the newer state in memory counts, and the `Take` is decided on it.

@@ -1,4 +1,4 @@
-"""Damaged rows: which runs have them, and which ops cannot be decided about these runs."""
+"""Damaged rows of runs, and the ops that cannot be decided about these runs."""
 
 from __future__ import annotations
 

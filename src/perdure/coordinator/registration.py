@@ -35,7 +35,7 @@ class Registration:
         self.number = self.engine.batch
 
     async def renew(self, error: Fenced | StoreMisconfigured) -> Fenced:
-        """Drop all runs and register anew: this engine was declared dead, or its store cannot be used as it is.
+        """Drop all runs and register again: this engine was declared dead, or its store cannot be used at present.
 
         The engine gives up its sign of life, so that other engines may take its runs. Ops of callers are decided again.
         Returns the error with which the engine's own ops are refused. Raises StoreBroken after too many attempts.

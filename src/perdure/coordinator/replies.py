@@ -17,7 +17,7 @@ def answer(item: Item, reply: Any, committed: Committed) -> None:
     if not isinstance(reply, (FromCommit, Queued)):
         item.answer(reply)
         return
-    # A second event with the same key gets the reply of the first.
+    # A second event with the same key gets the reply of the first event.
     pending = committed.refused.get(reply.event_id)
     if pending is not None and isinstance(reply, FromCommit) and reply.strict:
         message = f"nobody waits for {reply.name!r} now; leave out strict=True to have it queued"

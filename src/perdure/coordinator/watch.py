@@ -1,5 +1,5 @@
 """Noticing what other engines and clients do: a loop that looks into the store after each hint, and regularly without
-one.
+hints.
 
 Hints make it quick, looking makes it certain.
 """

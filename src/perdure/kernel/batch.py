@@ -98,7 +98,7 @@ class Batch(Struct, kw_only=True):
     artifacts: ArtifactWrites | None = None
     tasks: TaskWrites | None = None
     shared: SharedWrites | None = None  # rows that belong to no run
-    cooperation: Cooperation | None = None  # messages and what happens to them
+    cooperation: Cooperation | None = None  # messages and their message events
     audit: list[Audit] = field(default_factory=list)
     mail: list[Mail] = field(default_factory=list)
     mail_done: dict[int, str] = field(default_factory=dict)  # mail id -> the answer, which goes to the mail's slot

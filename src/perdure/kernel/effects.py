@@ -23,7 +23,7 @@ class Begin(Struct, frozen=True, gc=False):
 
 
 class Proceed(Struct, frozen=True, gc=False):
-    """Do what the run's last advance asked for: the advance is committed."""
+    """Carry out the requests of the run's last advance, since the advance is committed."""
 
     run_id: str
 
@@ -36,14 +36,14 @@ class Drop(Struct, frozen=True, gc=False):
 
 
 class Finish(Struct, frozen=True, gc=False):
-    """Close this run, which has ended, and hand its outcome to the callers who wait for it."""
+    """Close this run, since it has ended, and hand its outcome to the callers who wait for it."""
 
     run: Run
     outcome: Outcome
 
 
 class Deliver(Struct, frozen=True, gc=False):
-    """Hand this run what won a position where it waits: an event, the end of the run `target`, or its timer."""
+    """Hand the winner of a position to this run: an event, the end of the run `target`, or its timer."""
 
     run_id: str
     position: str

@@ -267,7 +267,7 @@ class Due(Op, frozen=True, kw_only=True, gc=False):
 
 class Wake(Op, frozen=True, kw_only=True, gc=False):
     """Go on with a waiting run that no engine owns, if this engine has its workflow. For a run that this engine owns,
-    take over from the store what other transactions have matched to it.
+    read the events and ends that other transactions have matched to it from the store.
 
     `then` is the run's next advance, if its code has run already. The advance has the claim that the run gets with this
     op. It is decided together with the wake-up, and committed with it or not at all."""
@@ -392,7 +392,7 @@ class Notify(Op, frozen=True, kw_only=True, tag="Tell", gc=False):
 
     If no engine has ever taken the run, an "ask" or an "undo" may bring `refusal`: the rows of a run that never begins.
     It also brings the `failure` that the run ends with, and the `answer` for its parent (`parent_id`). `undone_by` is
-    the deadline for the rollback of the run, 0 if there is none. The op has it because a held run does not know its
+    the deadline for the rollback of the run, or 0. The op brings this deadline, because a held run does not know its
     parent's deadline.
     """
 

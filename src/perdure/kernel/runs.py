@@ -108,7 +108,7 @@ class Audit(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Outcome(Struct, frozen=True, kw_only=True, gc=False):
-    """What a finished run leaves: an output, or a failure (JSON of Failure), or neither (cancelled)."""
+    """The outcome of a finished run: an output, or a failure (JSON of Failure), or neither (cancelled)."""
 
     output: str | None = None
     failure: str | None = None

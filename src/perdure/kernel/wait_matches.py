@@ -174,7 +174,7 @@ def _given(mailbox: Mailbox, position: str, event: Event) -> Mailbox:
 
 
 def add_waits(mailbox: Mailbox, waits: Collection[Wait]) -> Mailbox:
-    """Open the positions of these waits. A position that is opened anew has not been won."""
+    """Open the positions of these waits. A position that is opened again counts as not won."""
     groups = _watched(waits)
     won = mailbox.won
     if won and waits:

@@ -1,4 +1,4 @@
-"""What is forgotten."""
+"""Deletion of rows that are no longer needed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class RetentionStore(Protocol):
-    """What is forgotten."""
+    """Deletion of rows that are no longer needed."""
 
     async def purge(self, *, at: int, keys_before: int, limit: int) -> int:
         """Remove up to `limit` rows of each kind: expired events, keys and replies from before `keys_before`, and

@@ -28,8 +28,8 @@ class LoadedRun(Struct, frozen=True, kw_only=True):
 
 class Offer(Struct, frozen=True):
     """Code that an engine has. A run fits the offer if it has the same model, and was started as the same version of
-    the same workflow. The version of an operation is the topic of its messages, with the version of its code if it has
-    one.
+    the same workflow. The version of an operation is the topic of its messages, with the version of its code if the
+    code has a version.
 
     `begun` is for operations that have versions: only runs that some code has begun fit (True), or only runs that no
     code has begun (False). See `fits` in storage/claims.py. An offer without a fingerprint claims no blocked run."""

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from perdure.kernel.rows import PublishedValue, StreamItem
 
-# A page of a stream ends after this many characters. It has at least one item if there is one.
+# A page of a stream ends after this many characters. It has at least one item if the stream has more items.
 STREAM_PAGE_CHARS_MAX = 4 * 1024 * 1024
 
 

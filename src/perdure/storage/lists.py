@@ -60,7 +60,7 @@ def for_each_status(part: str, statuses: int) -> str:
 def cursor(wanted: RunFilter) -> tuple[int, int, str]:
     """Return the time at which the listing ends (inclusive) and the place where it starts (exclusive).
 
-    No id sorts before the empty one.
+    No id sorts before the empty id.
     """
     starts = [(_LAST, "\U0010ffff")]
     if wanted.created_before is not None:

@@ -166,9 +166,10 @@ class _Unrepeatable(StepFailed, NonRetryable): ...
 
 
 def receive(failure: Failure, *, run_id: str, position: str, is_final: bool = False) -> BaseException:
-    """Rebuild an exception that another process sent. Its stored form is what was sent, with the stack of that process.
+    """Rebuild an exception that another process sent. Its stored form is the failure that was sent, with the stack of
+    that process.
 
-    `is_final`: no retry policy applies to it, as with SystemExit.
+    `is_final` says that no retry policy applies to it, as with SystemExit.
     """
     rebuilt = rebuild(failure, run_id=run_id, position=position)
     error = _Unrepeatable(failure.message) if is_final else rebuilt

@@ -218,7 +218,7 @@ class _Automaton:
         for _ in range(fewest):
             found = self._then(found, self._sequence(inner, flags))
         if most > fewest:
-            # Built from the last repetition back: each may be left out only together with all that follow.
+            # Built from the last repetition back: each may be left out only together with all later repetitions.
             rest = _Part()
             for _ in range(most - fewest):
                 rest = self._optional(self._then(self._sequence(inner, flags), rest))

@@ -95,7 +95,7 @@ def _repeat(part: Part, fewest: int, most: int | None) -> Part:
 
 
 def parse(source: str) -> Part:
-    """Raises PatternFailed."""
+    """Return the parts of a pattern. Raises PatternFailed."""
     if len(source) > LENGTH_MAX:
         raise PatternFailed(f"it has {len(source):,} characters, and a pattern has at most {LENGTH_MAX:,}")
     parser = _Parser(source)

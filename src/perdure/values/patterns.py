@@ -37,7 +37,7 @@ class Pattern:
     __slots__ = ("assertions", "chars", "onward", "start")
 
     def __init__(self, source: str) -> None:
-        """Raises PatternFailed."""
+        """Compile a pattern. Raises PatternFailed."""
         self.chars: list[Chars | None] = [None]
         self.assertions: list[str | None] = [None]
         self.onward: list[tuple[int, ...]] = [()]

@@ -262,8 +262,8 @@ def native_of(error: BaseException) -> dict[str, Any]:
 
 
 def encoded(value: Any, depth: int = 0) -> Any:
-    """Return the value in JSON's own types; NO_FORM if it has none. Bytes, tuples, texts with lone surrogates, NaN and
-    infinity are tagged, so that they can be restored. Other types are encoded by msgspec."""
+    """Return the value in JSON's own types, or NO_FORM if it has no JSON form. Bytes, tuples, texts with lone
+    surrogates, NaN and infinity are tagged, so that they can be restored. Other types are encoded by msgspec."""
     if value is None or isinstance(value, bool) or type(value) is int:
         return value
     if isinstance(value, float):

@@ -226,6 +226,6 @@ def meet(mailbox: Mailbox, op: ops.Advance) -> tuple[Mailbox | None, tuple[Event
     if mailbox is not EMPTY and (op.waits_dropped or op.events_read):
         mailbox, freed = wait_matches.closed(mailbox, op.waits_dropped, op.events_read, op.waits)
     mailbox = wait_matches.add_waits(mailbox, op.waits)
-    # An event that was unread before fits no position that was open before. A freed event may fit one.
+    # An event that was unread before fits no position that was open before. A freed event may fit such a position.
     mailbox, given = wait_matches.settle(mailbox, op.at, op.waits, freed)
     return (None if mailbox is before else mailbox), tuple(given)

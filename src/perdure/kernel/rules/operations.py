@@ -153,7 +153,7 @@ def notify(run: Run | None, op: ops.Notify, me: str, inputs: DecisionInput) -> D
             return Decision(run=run, row=True, audit=audit, effects=(Begin(run),), follow_ups=follow_ups, reply=True)
         mark = Wait(run_id=run.id, position=NEWS, kind="timer", name=NEWS, due_at=0)
         return Decision(run=run, guard=True, mailbox=inputs.mailbox, waits=(mark,), follow_ups=follow_ups, reply=True)
-    # An engine that takes the run later reads its rows, and the notice is about rows that are there by then.
+    # An engine that takes the run later reads its rows. By then the rows that the notice is about are stored.
     return Decision(run=run, guard=True, mailbox=inputs.mailbox, follow_ups=follow_ups, reply=True)
 
 
@@ -204,7 +204,7 @@ def _notified_while_held(run: Run, hold: Hold, op: ops.Notify, inputs: DecisionI
         # A run below it has ended. If that was the last one, this run ends too.
         run = replace(run, deadline=op.at)
         return Decision(run=run, row=True, effects=(Rearm(run),), reply=True)
-    # An engine that takes the run later reads its rows, and the notice is about rows that are there by then.
+    # An engine that takes the run later reads its rows. By then the rows that the notice is about are stored.
     return Decision(run=run, guard=True, mailbox=inputs.mailbox, reply=True)
 
 

@@ -70,7 +70,7 @@ LOST: Final = (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError,
 FAULTS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 # Errors of the server, not of a statement: no space, no connections, I/O errors, and a transaction that the server
-# rolled back in favour of another one.
+# rolled back in favour of another transaction.
 _OF_THE_SERVER: Final = frozenset({"53000", "53100", "53300", "58000", "58030", "40001", "40P01"})
 
 

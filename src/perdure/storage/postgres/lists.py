@@ -15,7 +15,7 @@ from perdure.storage.postgres.queries import QUERIES, Query, to_query
 from perdure.storage.postgres.rows import json_text
 
 # Each listing walks an index in its order, and stops when the page is full. By default, Postgres estimates how many
-# runs fulfil a condition. If it estimates few, it finds all of them and sorts them.
+# runs fulfil a condition. If it estimates few runs, it finds all these runs and sorts them.
 LISTING: Final = (
     "; ".join(f"set local {name} = off" for name in ("enable_sort", "enable_incremental_sort", "enable_bitmapscan"))
     + "; set local max_parallel_workers_per_gather = 0"

@@ -29,8 +29,8 @@ async def migrate(connection: Connection, schema: str) -> None:
     """Create the schema if it does not exist, and apply the migrations that it lacks, each in a transaction of its own.
 
     Safe with other processes: the process that gets the lock second finds the work done. A crash leaves whole
-    migrations. Raises SchemaTooNew. Raises StoreBroken if somebody else's tables are there, or if this user lacks the
-    rights.
+    migrations. Raises SchemaTooNew. Raises StoreBroken if the schema has somebody else's tables, or if this user lacks
+    the rights.
     """
     version = await inspect(connection, schema)
     if version == SCHEMA_VERSION:

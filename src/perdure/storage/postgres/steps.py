@@ -1,8 +1,8 @@
 """Transactional steps: a step's writes to its own tables, and its result, in one transaction.
 
-Each step has its own connection while it runs. There are only a few connections, and further steps wait for a free one.
-Before the body begins, the transaction checks that this engine still owns the run. At the end it checks again, with
-locks. So the run's row is locked only for as long as a commit takes, however long the step takes.
+Each step has its own connection while it runs. There are only a few connections, and further steps wait until a
+connection is free. Before the body begins, the transaction checks that this engine still owns the run. At the end it
+checks again, with locks. So the run's row is locked only for as long as a commit takes, however long the step takes.
 
 A broken connection, a server without space, or a conflict with another transaction is not a failure of the step: it
 raises StoreBusy. If a connection was lost and the server still has its session open, the session is ended.
@@ -262,8 +262,8 @@ class StepTransactions:
         return staged
 
     async def _enter(self, connection: Connection, place: StepPlace, mark: str) -> Staged | None:
-        """Check that this engine still owns the run. Returns the result that is already staged for the step, if there
-        is one.
+        """Check that this engine still owns the run. Returns the staged result of the step, or None if nothing is
+        staged yet.
 
         Raises Fenced, CommitConflict, StoreBusy.
         """

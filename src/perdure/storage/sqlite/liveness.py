@@ -153,7 +153,7 @@ class SignsOfLife:
                 if sign := self._take(engine_id):
                     self.held[engine_id] = sign
                     return True
-            # A process that checks all lock files (`report_losses`) holds each of them for a moment, even a new one.
+            # A process that checks all lock files (`report_losses`) holds each lock for a moment, even a new lock.
             time.sleep(_GIVEN_PAUSE_S)
         return False
 

@@ -35,7 +35,7 @@ class CooperationTables(Struct, eq=False):
     children: dict[str, list[str]] = field(default_factory=dict)  # by parent
 
     def check(self, added: Cooperation) -> None:
-        """Check that these rows fit the stored ones. Raises CommitConflict, CommitRefused."""
+        """Check that these rows fit the stored rows. Raises CommitConflict, CommitRefused."""
         if added.registry_version is not None and added.registry_version != self.version:
             raise CommitConflict(frozenset(), registry_version=self.version)
         places: set[tuple[str, int]] = set()

@@ -1,5 +1,6 @@
-"""Events, waits and dead letters of the store in memory: answers to matching's questions, and the writes of its
-results."""
+"""Events, waits and dead letters of the store in memory.
+
+They answer the questions of the matching, and store its results."""
 
 from __future__ import annotations
 
@@ -301,7 +302,7 @@ _NO_QUEUE: Final = NameQueue()
 
 
 class Answers:
-    """Answers matching's questions from these tables."""
+    """Answers the questions of the matching from these tables."""
 
     def __init__(self, tables: EventTables, batch: Batch, statuses: dict[str, Status]) -> None:
         self._tables = tables
