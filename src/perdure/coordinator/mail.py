@@ -1,5 +1,7 @@
-"""Mail between engines. Ops that others send to this engine's runs are decided as if they had been submitted here. Ops
-that callers of this engine send to other engines' runs are answered as if they had been decided here.
+"""Mail between engines.
+
+Ops that others send to this engine's runs are decided as if they had been submitted here. Ops that callers of this
+engine send to other engines' runs are answered as if they had been decided here.
 
 Mail may be read many times. It is consumed once, by the commit that decides its op. So a crash on either side loses
 nothing and does nothing twice.

@@ -1,5 +1,4 @@
-"""The parts that the modules of a coordinator share: its queue, its memory, its callers, and the listener of its
-commits."""
+"""The shared parts of a coordinator's modules: its queue, its memory, its callers, and the listener of its commits."""
 
 from __future__ import annotations
 

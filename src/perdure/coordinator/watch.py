@@ -1,5 +1,4 @@
-"""Noticing what other engines and clients do: a loop that looks into the store after each hint, and regularly without
-hints.
+"""Noticing the work of other engines and clients: a loop looks into the store after each hint, and regularly.
 
 Hints make it quick, looking makes it certain.
 """

@@ -1,5 +1,6 @@
-"""Counts of the notices to an operation's run. They decide whether the run may suspend or end, and whether a notice
-wakes it.
+"""Counts of the notices to an operation's run.
+
+They decide whether the run may suspend or end, and whether a notice wakes it.
 
 Which children a run waits for is decided in models/cooperation/readiness.py.
 

@@ -1,5 +1,4 @@
-"""Tasks as values: work that a run gives to somebody outside and waits for, and the changes that a commit makes to
-tasks.
+"""Tasks as values: work that a run gives to somebody outside and waits for, and a commit's changes to tasks.
 
 Times are microseconds since the epoch. Payloads are text that the codec has encoded. The kernel does not read them.
 """

@@ -1,5 +1,6 @@
-"""Listing runs: which index answers a filter, so that the cost of a page depends on the page, not on the number of
-runs."""
+"""Listing runs: which index answers a filter.
+
+With the right index, the cost of a page depends on the size of the page, and not on the number of runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Checks of callers' arguments: ids, tags, reasons, limits, times.
 
-Each error names the argument. Every store and every driver accepts the values that pass."""
+Each error names the argument. Every store and every driver accepts the values that pass the checks."""
 
 from __future__ import annotations
 

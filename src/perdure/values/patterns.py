@@ -1,5 +1,4 @@
-"""Regular expressions in RE2's syntax, for `matches` in CEL and for JSON Schemas: whether a text has a match, in linear
-time.
+"""Regular expressions in RE2's syntax, for `matches` in CEL and for JSON Schemas, searched in linear time.
 
 A pattern is compiled to a nondeterministic automaton (`Pattern`). A search makes it deterministic lazily: a state of
 the search is the set of states in which the automaton can be, and it is built when a text first leads to it. The search

@@ -1,2 +1,1 @@
-"""The rules of the kernel, one module per noun. Each rule is a pure function of a run, an op and the rows that were
-read for them."""
+"""The rules of the kernel, one module per noun. Each rule is a pure function of a run, an op and its inputs."""

@@ -29,8 +29,9 @@ UNNAMED = frozenset({"api", "engine"})
 
 
 class Delivered(Struct, frozen=True):
-    """The runs that were waiting for the event and have got it. For a retained event, these are the runs that were
-    reached at once."""
+    """The runs that were waiting for the event and have got it.
+
+    For a retained event, these are the runs that were reached at once."""
 
     run_ids: tuple[str, ...]
 
