@@ -91,7 +91,7 @@ class RunHandle(Generic[R]):
 
     async def history(self) -> History:
         """Return the run's journal, its audit trail, and the entries that retries set aside. For a run of an operation,
-        the journal has the events of its messages instead of entries. Raises RunNotFound."""
+        the journal has the run's events in its hierarchy as entries. Raises RunNotFound."""
         return await history_of(self._session, self.id)
 
     async def audit(self) -> list[AuditView]:
@@ -216,12 +216,15 @@ class RunHandle(Generic[R]):
         return await resume_run(self._session, self.id, expected_version=expected_version, actor=actor)
 
     async def retry(self, *, expected_version: int | None = None, actor: str = "api") -> Self:
-        """Run a failed run again, from the entry whose failure ended it. What it did before that entry stays done.
+        """Run a failed run again, from the entry whose failure ended it.
 
-        Everything after that happens again. Events that the run read after it can be read again, in order. A timeout
-        that ended the run, and a deadline that has passed, start anew. Children that the run had started, that have
-        failed, and whose failures it had not handled, are retried first; if the process dies in between, retry the run
-        again. If two callers retry a run at the same time, it is retried once. Returns this handle.
+        Everything that the run did before that entry stays done. Everything from that entry on happens again. Events
+        that the run has read since that entry can be read again, in the same order. A timeout that ended the run, and a
+        deadline that has passed, start anew.
+
+        Failed children that the run had started are retried first, unless the run had handled their failures. If the
+        process dies in between, retry the run again. If two callers retry a run at the same time, it is retried once.
+        Returns this handle.
 
         Raises RunNotFound and RunNotRetryable. Raises ConcurrentModification if the run is not at `expected_version`.
         """
