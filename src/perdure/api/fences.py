@@ -100,8 +100,8 @@ class Fences:
 
 
 def _above_calls(levels: Levels) -> set[str]:
-    """Return the ids of the runs that have functions or graphs below them. A hierarchy that consists of operations only
-    has none."""
+    """Return the ids of the runs that have functions or graphs below them. For a hierarchy of operations only, the
+    result is empty."""
     found: set[str] = set()
     for level in reversed(levels):
         found.update(run.parent_id or "" for run in level if run.model != "operation" or run.id in found)

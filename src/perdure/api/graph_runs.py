@@ -184,7 +184,7 @@ def _unknown(run: Run) -> Misuse:
 
 
 async def _digest(session: Session, run_id: str, journal: Journal) -> str | None:
-    """Return the digest of the definition that a run was started or last retried with, if it remembers one."""
+    """Return the digest of the definition that a run was started or last retried with, or None if none is stored."""
     from perdure.models.functions.outlines import read, split
     from perdure.models.graphs.stored import KEY
 

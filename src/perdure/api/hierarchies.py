@@ -46,8 +46,8 @@ async def hierarchy_rows(session: Session, id: str) -> StoredScopes:
 
 
 async def root_rows(session: Session, id: str) -> StoredScopes:
-    """Return the rows of a root emission and of the runs that handle its message, without the rows of runs below
-    those."""
+    """Return the rows of a root emission and of the runs that handle its message, without the rows of runs further
+    below."""
     session.check_open()
     return await read_rows(session, await session.caller_store.scopes([id]))
 

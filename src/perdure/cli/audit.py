@@ -26,7 +26,7 @@ def add_to(app: typer.Typer) -> None:
     ) -> None:
         """Write every change, and who requested it, as JSON lines.
 
-        The changes are those of runs, records and tokens. The last line has the type "end"; an export without it is
+        These are changes of runs, records and tokens. The last line has the type "end"; an export without it is
         incomplete."""
         first, last = moment(since, "--since"), moment(until, "--until")
         async with terminal.client() as client:

@@ -27,7 +27,7 @@ Hold = Literal["blocked", "paused", "poison"]
 
 
 class Body(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of a request. An unknown field is refused, because it may be a misspelt one."""
+    """The body of a request. An unknown field is refused, because it may be misspelt."""
 
 
 class Wanted(Struct, frozen=True, kw_only=True):

@@ -1,5 +1,5 @@
-"""Headers that make requests safe: If-Match names the version that the caller has seen, Idempotency-Key makes repeated
-requests safe."""
+"""Headers that make requests safe: If-Match names the version that the caller has seen, Idempotency-Key marks requests
+that are repeated."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _EFFECT_TURNS = 8
 
 @checked(own=("point",))
 class Fault:
-    """What goes wrong with a commit.
+    """A fault of one commit, at one of these points:
 
     - "before": the process dies, and the commit never reaches the store
     - "before_effects": the batch is committed, but the process dies before any reply or effect

@@ -163,7 +163,7 @@ def _problems_of_events(run: Run, loaded: LoadedRun) -> Iterator[str]:
 
 
 async def _problems_of_ends(store: Store, loaded: LoadedRun) -> AsyncIterator[str]:
-    """Check that marked positions have a winner, and that others have none."""
+    """Check that marked positions have a winner, and that other positions have no winner."""
     targets = [wait.target for wait in loaded.waits if wait.target is not None]
     known = await store.load(targets)
     over = {one for one in targets if one not in known or known[one].run.status in FINISHED}

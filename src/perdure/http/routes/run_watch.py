@@ -185,7 +185,7 @@ def _has_ended(rows: list[AuditView]) -> bool:
 
 
 def _number(text: str | None) -> int:
-    """Return the number in the id of an event, or 0 if the id is not such a number."""
+    """Return the number in the id of an event, or 0 if the id is not a number."""
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 19 else 0
 
 

@@ -58,7 +58,7 @@ class NewRuns(Body, frozen=True, kw_only=True):
 
 
 class StartedRun(Struct, frozen=True, kw_only=True):
-    """The result for one of the runs to start: its `id`, or the `error` because of which it was not started."""
+    """The result for one of the runs to start: its `id`, or the `error` that kept it from starting."""
 
     id: str | None
     error: Problem | None

@@ -1,4 +1,4 @@
-"""Tasks, which are claimed, answered and withdrawn; and versioned records."""
+"""Tasks, when they are claimed, answered and withdrawn. Versioned records."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Expected:
     """The events that a scenario sent and the runs that it started, with their expected results."""
 
     def __init__(self) -> None:
-        self.plans: dict[str, Plan] = {}  # run id -> what it must have done
+        self.plans: dict[str, Plan] = {}  # run id -> the plan that it must have done
         self.victims: set[str] = set()  # runs that may have been cancelled
         self.jobs: set[int] = set()
         self.notices: set[int] = set()

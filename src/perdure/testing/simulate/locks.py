@@ -12,7 +12,7 @@ from perdure.errors import StoreBusy
 
 __all__ = ["Holder", "Key", "Locks"]
 
-Key = tuple[str, str]  # what kind of thing, which one
+Key = tuple[str, str]  # the kind of a thing, and its name
 
 _WAIT_MAX_S: Final = 2.0
 

@@ -16,7 +16,7 @@ Fate = Literal["", "busy", "unknown", "unknown_lost", "unknown_late"]
 
 
 class Weather(Struct, frozen=True, kw_only=True):
-    """The probability of each fault, per call. `slow` is that of a delay of up to `slow_s`."""
+    """The probability of each fault, per call. `slow` is the probability of a delay of up to `slow_s`."""
 
     slow: float = 0.0
     slow_s: float = 0.0
