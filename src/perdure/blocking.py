@@ -64,15 +64,18 @@ class Blocking(Generic[C]):
         self.close()
 
     def open(self) -> None:
-        """Open the client, unless it is open already. Raises the errors of the client's `open`. After an error, you may
-        call this again."""
+        """Open the client, unless it is open already.
+
+        Raises the errors of the client's `open`. After an error, you may call this again.
+        """
         self._check_caller()
         with self._lock:
             self._ensure_open()
 
     def close(self) -> None:
-        """Shut the client down, and end the thread. Idempotent. Calls that still wait in other threads raise
-        EngineStopped.
+        """Shut the client down, and end the thread.
+
+        Idempotent. Calls that still wait in other threads raise EngineStopped.
 
         In a process that was forked after the client was opened, this does nothing: the client belongs to the process
         that opened it.

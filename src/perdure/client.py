@@ -62,8 +62,9 @@ class _Bystander:
 
 @checked(own=("call",))
 class Client:
-    """Uses a store, and the engines that share it, without executing runs. Use it as an async context manager; one per
-    process is enough.
+    """Uses a store, and the engines that share it, without executing runs.
+
+    Use it as an async context manager; one per process is enough.
 
     `store` is a URL ("sqlite:///shop.db", "postgresql://…") or a Store. `codec` must be the codec that the engines use.
     """
@@ -114,8 +115,10 @@ class Client:
         await self.shutdown()
 
     async def open(self) -> None:
-        """Open the store, and register with it. Raises StoreError. If you gave the store by its URL, you may try again
-        after an error."""
+        """Open the store, and register with it.
+
+        Raises StoreError. If you gave the store by its URL, you may try again after an error.
+        """
         session = self.session
         session.assemble(_Bystander(session))
         try:
@@ -128,8 +131,10 @@ class Client:
         session.watch(self.engines.mark_dead)
 
     async def shutdown(self) -> None:
-        """Finish the requests that were made, and close the store. Idempotent. If this call is cancelled, the client
-        closes at once."""
+        """Finish the requests that were made, and close the store.
+
+        Idempotent. If this call is cancelled, the client closes at once.
+        """
         session = self.session
         if session.state == "open":
             with session.stopping():

@@ -91,13 +91,18 @@ class Engine:
         await self.shutdown()
 
     async def open(self) -> None:
-        """Open the store, register with it, and recover runs that no live engine owns. Raises StoreBusy if the store
-        cannot be used now, StoreUnavailable if it stops answering meanwhile, StoreBroken, DuplicateWorkflow."""
+        """Open the store, register with it, and recover runs that no live engine owns.
+
+        Raises StoreBusy if the store cannot be used now, StoreUnavailable if it stops answering meanwhile, StoreBroken,
+        DuplicateWorkflow.
+        """
         await self.runtime.open()
 
     async def recover(self) -> RecoveryReport:
-        """Continue every run that no live engine owns and whose workflow this engine has. The engine does this when it
-        opens, and regularly after that."""
+        """Continue every run that no live engine owns and whose workflow this engine has.
+
+        The engine does this when it opens, and regularly after that.
+        """
         return await self.runtime.recover()
 
     async def shutdown(self, grace: Duration | None = None) -> None:

@@ -35,8 +35,9 @@ _FAILED_TRANSACTION: Final = "25P02"
 
 
 def insert(connection: object, insertion: Insertion) -> Taken:
-    """Insert a run, or a message with its runs, with a blocking connection, in this thread. If the id is taken already,
-    return the run or message that has it.
+    """Insert a run, or a message with its runs, with a blocking connection, in this thread.
+
+    If the id is taken already, return the run or message that has it.
 
     The run exists once the caller commits, and never if the caller rolls back. Raises Misuse if the connection cannot
     be used, and the driver's own errors.

@@ -70,8 +70,10 @@ class Credentials:
         return self._session.codec
 
     def now(self) -> int:
-        """Return the current time in microseconds. It decides whether a token or a session has expired. All servers on
-        a shared database use the same clock."""
+        """Return the current time in microseconds.
+
+        It decides whether a token or a session has expired. All servers on a shared database use the same clock.
+        """
         return self._session.clock.now()
 
     # Tokens.
@@ -151,8 +153,11 @@ class Credentials:
         await self._submit(ops.EndSession(run_id="", at=self.now(), id=id))
 
     async def tidy_sessions(self) -> None:
-        """Remove some sessions that have ended, unless the store is busy. Each sign-in removes more of them than it
-        adds, so they never become many. `engine.events.purge` removes the others."""
+        """Remove some sessions that have ended, unless the store is busy.
+
+        Each sign-in removes more of them than it adds, so they never become many. `engine.events.purge` removes the
+        others.
+        """
         with suppress(StoreError):
             await self._session.store.purge_sessions(at=self.now(), limit=_TIDIED_AT_ONCE)
 

@@ -47,8 +47,9 @@ class DeadLetters:
         return dead_letter_view(await self._letter(id), self._session.codec)
 
     async def replay(self, id: str, *, to: str | None = None, actor: str = "api") -> Delivered | Queued:
-        """Send the event of a dead letter again: to a run, or as a broadcast. The dead letter is removed in the same
-        commit.
+        """Send the event of a dead letter again: to a run, or as a broadcast.
+
+        The dead letter is removed in the same commit.
 
         Raises DeadLetterNotFound, RunNotFound and RunFinished. Raises InvalidArguments if the event does not fit the
         event class that has its name in this process. After an error, the dead letter stays.

@@ -28,9 +28,11 @@ _PERIOD_MAX_US: Final = 3_600 * 1_000_000
 
 
 async def standstill(store: Store, run_id: str) -> tuple[str, ...]:
-    """Return the cycle of runs that keeps a run standing still. Each run of the cycle waits for the next one, and the
-    last run waits for the first. The result is empty if the run may go on, or if it waits for more runs than this
-    function follows."""
+    """Return the cycle of runs that keeps a run standing still.
+
+    Each run of the cycle waits for the next one, and the last run waits for the first. The result is empty if the run
+    may go on, or if it waits for more runs than this function follows.
+    """
     waits: dict[str, tuple[Wait, ...]] = {}
     asked = [run_id]
     while asked:
@@ -88,8 +90,9 @@ def described(cycle: Sequence[str]) -> str:
 
 
 class StandstillWatch:
-    """Checks runs that wait for the ends of runs: first after PERIOD_S, then less and less often. Warns of each cycle
-    once.
+    """Checks runs that wait for the ends of runs: first after PERIOD_S, then less and less often.
+
+    Warns of each cycle once.
 
     `awaiting` has the runs that began to wait for the end of a run on this engine; the watch empties it. After a
     restart, a run is watched again when it begins its next wait. `waits()` of a run shows a cycle at any time.

@@ -79,8 +79,10 @@ def _check_size(what: str, text: str, session: Session) -> None:
 
 
 async def suppress_emission(session: Session, topic: Topic[Any], id: str) -> RootHandle:
-    """Make sure that a message is never handled, even if it is emitted later. If the message was emitted already,
-    return its hierarchy instead."""
+    """Make sure that a message is never handled, even if it is emitted later.
+
+    If the message was emitted already, return its hierarchy instead.
+    """
     session.check_open()
     if (known := await session.caller_store.emitted(checked_text(id, "a message's id"))) is not None:
         return await _known_root(session, known, topic)

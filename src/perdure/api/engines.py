@@ -42,8 +42,10 @@ class Engines:
         return [engine_view(engine) for engine in await self._session.caller_store.engines(living=True)]
 
     async def overdue(self, *, by: Duration = 5, limit: int = 100) -> OverdueViews:
-        """Return runs that were due more than `by` ago and that no engine has, the earliest first. A live engine with
-        their code would have taken these runs. Only workflows that some engine has had are checked."""
+        """Return runs that were due more than `by` ago and that no engine has, the earliest first.
+
+        A live engine with their code would have taken these runs. Only workflows that some engine has had are checked.
+        """
         session = self._session
         session.check_open()
         checked_limit(limit)
@@ -57,8 +59,10 @@ class Engines:
         return [OverdueView(run_id=one.run_id, due_at=shown_time(one.due_at), deadline=one.deadline) for one in found]
 
     async def mark_dead(self) -> int:
-        """Mark engines that give no sign of life as dead, and return how many were marked. Engines and clients do this
-        regularly by themselves. Raises StoreError."""
+        """Mark engines that give no sign of life as dead, and return how many were marked.
+
+        Engines and clients do this regularly by themselves. Raises StoreError.
+        """
         self._session.check_open()
         return len(await self._session.caller_store.mark_dead_engines())
 

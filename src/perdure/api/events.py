@@ -117,8 +117,10 @@ class Events:
         self._session = session
 
     async def pending(self, *, name: str | None = None, to: str | None = None, limit: int = 100) -> list[EventView]:
-        """Return events that wait to be read, in the order of sending. With `to` these are the events sent to that run,
-        otherwise the broadcast events."""
+        """Return events that wait to be read, in the order of sending.
+
+        With `to` these are the events sent to that run, otherwise the broadcast events.
+        """
         session = self._session
         session.check_open()
         checked_option(name, "name")

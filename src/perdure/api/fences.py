@@ -58,8 +58,10 @@ class Fences:
         await self._pass(tops, {*ids} - {run.id for run in tops}, _above_calls(levels))
 
     async def of_children(self, run_id: str) -> None:
-        """Wait until every engine has ended all runs below a run that was cancelled. Raises EngineStopped,
-        StoreError."""
+        """Wait until every engine has ended all runs below a run that was cancelled.
+
+        Raises EngineStopped, StoreError.
+        """
         await self._pass(await self._below([run_id]), {run_id}, set())
 
     async def _below(self, ids: Sequence[str]) -> list[Run]:

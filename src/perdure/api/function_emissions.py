@@ -27,16 +27,21 @@ class FunctionEmissions:
         self._levels = levels
 
     async def emit(self, topic: str, payload: str, message_id: str, run_id: str) -> Emitted:
-        """Emit a message for a run. A second call with the same id returns the same hierarchy. Raises
-        HierarchyTooDeep."""
+        """Emit a message for a run.
+
+        A second call with the same id returns the same hierarchy. Raises HierarchyTooDeep.
+        """
         context = await self._levels().context_below(run_id, topic)
         message = msgspec.json.decode(payload)
         root = await emit_root(self._session, Topic(topic, object), message, id=message_id, context=context)
         return Emitted(root.id, topic, root.message_id, root.run_ids)
 
     async def withdraw(self, topic: str, message_id: str, reason: str) -> Emitted | None:
-        """Cancel a hierarchy, whichever engines have its runs. If the message is not emitted yet, it is suppressed: it
-        is never handled, even if it is emitted later. Returns None if there is nothing to wait for."""
+        """Cancel a hierarchy, whichever engines have its runs.
+
+        If the message is not emitted yet, it is suppressed: it is never handled, even if it is emitted later. Returns
+        None if there is nothing to wait for.
+        """
         root = await suppress_emission(self._session, Topic(topic, object), message_id)
         if not root.run_ids:
             return None

@@ -39,8 +39,10 @@ async def tokens_of(session: Session, run_id: str, graph: Graph[Any, Any] | None
 async def graph_events_of(
     session: Session, run_id: str, after: int, limit: int, graph: Graph[Any, Any] | None
 ) -> GraphEvents:
-    """Return the events of a run, derived from its journal. Reading all pages takes one replay. Raises RunNotFound,
-    Misuse."""
+    """Return the events of a run, derived from its journal.
+
+    Reading all pages takes one replay. Raises RunNotFound, Misuse.
+    """
     if not 1 <= limit <= _EVENTS_MAX or after < 0:
         raise Misuse(f"limit must be between 1 and {_EVENTS_MAX:,}, and after at least 0, not {limit} and {after}")
     digest, pages = "" if graph is None else graph.digest, session.event_pages
@@ -65,8 +67,10 @@ async def drawing_of(
     graph: Graph[Any, Any] | None,
     tokens: TokensView | None,
 ) -> str:
-    """Return a picture of a run's graph with its tokens. A large picture takes a while, so it is drawn in a thread.
-    Raises RunNotFound, Misuse."""
+    """Return a picture of a run's graph with its tokens.
+
+    A large picture takes a while, so it is drawn in a thread. Raises RunNotFound, Misuse.
+    """
     run, found, journal = await _graph_of(session, run_id, graph)
     if tokens is None:
         tokens = (await _traced(session, run, found, journal)).tokens()

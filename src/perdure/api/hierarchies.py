@@ -74,9 +74,10 @@ async def with_causes(session: Session, failure: Failure) -> Failure:
 
 
 async def cancel_hierarchy(session: Session, id: str, *, reason: str, actor: str) -> bool:
-    """Cancel a hierarchy, by the id of its root, or the part of it below a run, by the id of the run. Each of its runs
-    that has not ended rolls back at its next step boundary. Functions and graphs that were started in it are cancelled.
-    Returns False if the hierarchy has ended, or was cancelled before.
+    """Cancel a hierarchy, by the id of its root, or the part of it below a run, by the id of the run.
+
+    Each of its runs that has not ended rolls back at its next step boundary. Functions and graphs that were started in
+    it are cancelled. Returns False if the hierarchy has ended, or was cancelled before.
 
     Once this has returned True, no further step begins on any engine, except rollbacks. So this call lasts until those
     engines have read their mail. If this process dies before it returns, the cancellation counts if it was stored.
@@ -89,8 +90,11 @@ async def cancel_hierarchy(session: Session, id: str, *, reason: str, actor: str
 
 
 async def request_cancel(session: Session, id: str, *, reason: str, actor: str) -> list[str]:
-    """Cancel a hierarchy without waiting for other engines. Returns the ids of the runs that were asked to roll back.
-    The list is empty if the hierarchy has ended, or was cancelled before."""
+    """Cancel a hierarchy without waiting for other engines.
+
+    Returns the ids of the runs that were asked to roll back. The list is empty if the hierarchy has ended, or was
+    cancelled before.
+    """
     session.check_open()
     checked_remark(reason, actor)
     found = await root_rows(session, checked_text(id, "an id"))
@@ -111,8 +115,9 @@ async def request_cancel(session: Session, id: str, *, reason: str, actor: str) 
 
 
 async def cancel_token(session: Session, token: CancellationToken, *, reason: str, actor: str) -> bool:
-    """Cancel a cancellation token for good: each run that has the token rolls back. Returns False if the token was
-    cancelled before.
+    """Cancel a cancellation token for good: each run that has the token rolls back.
+
+    Returns False if the token was cancelled before.
 
     Once this has returned, no further step of these runs begins. If this process dies before it returns, the
     cancellation counts if it was stored: another engine then notifies the runs. Raises InvalidArguments.
@@ -135,8 +140,10 @@ async def cancel_token(session: Session, token: CancellationToken, *, reason: st
 
 
 async def roll_back_hierarchy(session: Session, id: str, *, reason: str, actor: str) -> bool:
-    """Roll back a hierarchy that has ended. Everything that was committed in it is undone, newest first. With the id of
-    a run, only that run and the runs below it are rolled back.
+    """Roll back a hierarchy that has ended.
+
+    Everything that was committed in it is undone, newest first. With the id of a run, only that run and the runs below
+    it are rolled back.
 
     Returns False, and does nothing, if a run above or below has not ended, or if there is nothing to undo.
     """
@@ -158,16 +165,20 @@ async def roll_back_hierarchy(session: Session, id: str, *, reason: str, actor: 
 
 
 async def cancel_or_refuse(session: Session, id: str, *, reason: str, actor: str) -> None:
-    """Cancel a hierarchy, by the id of its root or of one of its runs. Raises RunNotFound. Raises RunFinished if the
-    hierarchy has ended, or was cancelled before."""
+    """Cancel a hierarchy, by the id of its root or of one of its runs.
+
+    Raises RunNotFound. Raises RunFinished if the hierarchy has ended, or was cancelled before.
+    """
     if not await cancel_hierarchy(session, id, reason=reason, actor=actor):
         await _check_there(session, id)
         raise RunFinished(f"hierarchy {id!r} has ended, or was cancelled before", run_id=id, status="finished")
 
 
 async def roll_back_or_refuse(session: Session, id: str, *, reason: str, actor: str) -> None:
-    """Roll back a hierarchy that has ended, by the id of its root or of one of its runs. Raises RunNotFound. Raises
-    InvalidTransition if one of its runs has not ended, or if nothing is left to undo."""
+    """Roll back a hierarchy that has ended, by the id of its root or of one of its runs.
+
+    Raises RunNotFound. Raises InvalidTransition if one of its runs has not ended, or if nothing is left to undo.
+    """
     if not await roll_back_hierarchy(session, id, reason=reason, actor=actor):
         await _check_there(session, id)
         raise InvalidTransition(

@@ -21,8 +21,10 @@ _LOOKS_FIRST: Final = 4  # In the first checks, an engine may be about to take t
 
 
 class Obstacles:
-    """Logs why the run that one caller waits for does not continue. A reason is logged again only after it has
-    changed."""
+    """Logs why the run that one caller waits for does not continue.
+
+    A reason is logged again only after it has changed.
+    """
 
     def __init__(self, stranded: Callable[[Run], Awaitable[str | None]]) -> None:
         self._stranded = stranded
@@ -48,8 +50,10 @@ class Obstacles:
 
 
 class Strandings:
-    """Logs which code is missing: runs need it, and no live engine has it. As long as it stays missing, it is logged
-    once. Engines check this regularly."""
+    """Logs which code is missing: runs need it, and no live engine has it.
+
+    As long as it stays missing, it is logged once. Engines check this regularly.
+    """
 
     def __init__(self) -> None:
         self._said: frozenset[str] = frozenset()

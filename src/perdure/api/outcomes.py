@@ -24,9 +24,11 @@ _CANCELLED: Final = "perdure.errors:RunCancelled"
 
 
 async def outcome_of(session: Session, run_id: str) -> tuple[Run, Outcome]:
-    """Wait until a run has ended, and return its last state and its outcome. Raises RunNotFound and EngineStopped.
-    Raises StoreUnavailable if the store does not answer for long. Logs a warning if the run is held, or if no engine
-    has its code."""
+    """Wait until a run has ended, and return its last state and its outcome.
+
+    Raises RunNotFound and EngineStopped. Raises StoreUnavailable if the store does not answer for long. Logs a warning
+    if the run is held, or if no engine has its code.
+    """
     pause_s = _ASK_AGAIN_S
     obstacles: Obstacles | None = None
     while True:
@@ -61,8 +63,10 @@ def read_result(session: Session, run: Run, output: str, reader: Reader | None) 
 
 
 def failure_of(run: Run, outcome: Outcome) -> Exception:
-    """Return the error for a run that did not succeed: RunCancelled or RunFailed. The cause of RunFailed is the rebuilt
-    failure."""
+    """Return the error for a run that did not succeed: RunCancelled or RunFailed.
+
+    The cause of RunFailed is the rebuilt failure.
+    """
     failure = msgspec.json.decode(outcome.failure, type=Failure) if outcome.failure else None
     if failure is None or run.status == Status.CANCELLED or failure.type == _CANCELLED:
         reason = failure.message if failure is not None else None

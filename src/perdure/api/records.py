@@ -45,8 +45,10 @@ class Records:
         self._session = session
 
     async def put(self, kind: str, name: str, body: Any, *, actor: str = "api") -> int:
-        """Store a record, and return its version. If the body equals that of the newest version, no version is added.
-        Raises UnstorableValue."""
+        """Store a record, and return its version.
+
+        If the body equals that of the newest version, no version is added. Raises UnstorableValue.
+        """
         self._session.check_open()
         checked_text(kind, "a record's kind")
         checked_text(name, "a record's name")

@@ -42,8 +42,10 @@ async def update_run(
     deadline: datetime | Duration | msgspec.UnsetType | None,
     actor: str,
 ) -> RunView:
-    """Replace a run's tags, its deadline, or both. Raises ConcurrentModification if the run is not at
-    `expected_version`."""
+    """Replace a run's tags, its deadline, or both.
+
+    Raises ConcurrentModification if the run is not at `expected_version`.
+    """
     session.check_open()
     checked_remark("", actor)
     now = session.clock.now()
@@ -63,9 +65,12 @@ async def update_run(
 async def cancel_run(
     session: Session, run_id: str, *, expected_version: int | None = None, reason: str = "", actor: str = "api"
 ) -> bool:
-    """Cancel a run. A run of an operation, or a root emission, rolls back. Returns False if the run has ended or does
-    not exist. Once this has returned True, no further step of the run, or of a run below it, begins on any engine,
-    except compensations. Raises ConcurrentModification."""
+    """Cancel a run.
+
+    A run of an operation, or a root emission, rolls back. Returns False if the run has ended or does not exist. Once
+    this has returned True, no further step of the run, or of a run below it, begins on any engine, except
+    compensations. Raises ConcurrentModification.
+    """
     session.check_open()
     checked_text(run_id, "a run's id")
     checked_remark(reason, actor)
@@ -89,8 +94,10 @@ async def cancel_run(
 
 
 async def pause_run(session: Session, run_id: str, *, expected_version: int | None, reason: str, actor: str) -> bool:
-    """Hold a run until it is resumed. Returns False if the run is held already. Raises RunNotFound, RunFinished,
-    ConcurrentModification."""
+    """Hold a run until it is resumed.
+
+    Returns False if the run is held already. Raises RunNotFound, RunFinished, ConcurrentModification.
+    """
     session.check_open()
     checked_text(run_id, "a run's id")
     checked_remark(reason, actor)
@@ -102,8 +109,10 @@ async def pause_run(session: Session, run_id: str, *, expected_version: int | No
 
 
 async def resume_run(session: Session, run_id: str, *, expected_version: int | None, actor: str) -> bool:
-    """Lift a run's hold of any kind. Returns False if the run is not held. Raises RunNotFound,
-    ConcurrentModification."""
+    """Lift a run's hold of any kind.
+
+    Returns False if the run is not held. Raises RunNotFound, ConcurrentModification.
+    """
     session.check_open(to_start=True)
     checked_remark("", actor)
     lifted: bool = await session.coordinator.submit(
@@ -118,8 +127,10 @@ async def resume_run(session: Session, run_id: str, *, expected_version: int | N
 
 
 async def retry_run(session: Session, run_id: str, *, expected_version: int | None, actor: str) -> None:
-    """Run a failed run again from the entry whose failure ended it. Raises RunNotFound, RunNotRetryable,
-    ConcurrentModification."""
+    """Run a failed run again from the entry whose failure ended it.
+
+    Raises RunNotFound, RunNotRetryable, ConcurrentModification.
+    """
     session.check_open(to_start=True)
     checked_remark("", actor)
     await _retry(session, checked_text(run_id, "a run's id"), expected_version, actor)

@@ -90,8 +90,10 @@ class RunHandle(Generic[R]):
     # Its history and its waits.
 
     async def history(self) -> History:
-        """Return the run's journal, its audit trail, and the entries that retries set aside. For a run of an operation,
-        the journal has the run's events in its hierarchy as entries. Raises RunNotFound."""
+        """Return the run's journal, its audit trail, and the entries that retries set aside.
+
+        For a run of an operation, the journal has the run's events in its hierarchy as entries. Raises RunNotFound.
+        """
         return await history_of(self._session, self.id)
 
     async def audit(self) -> list[AuditView]:
@@ -105,8 +107,10 @@ class RunHandle(Generic[R]):
         return await tree_of(self._session, self.id, runs_max, within)
 
     async def hierarchy(self, *, runs_max: int = RUNS_MAX) -> HierarchyView:
-        """Return the tree of an operation's run, and the events of each of its messages, oldest first. Raises as
-        `tree`."""
+        """Return the tree of an operation's run, and the events of each of its messages, oldest first.
+
+        Raises as `tree`.
+        """
         return await hierarchy_of(self._session, self.id, runs_max)
 
     async def waits(self) -> list[WaitView]:
@@ -116,9 +120,10 @@ class RunHandle(Generic[R]):
     # Runs of graphs.
 
     async def tokens(self, *, graph: Graph[Any, Any] | None = None) -> TokensView:
-        """Return the tokens of a graph's run, including those that have ended, each with its path, node and state. You
-        can draw them: `graph.to_svg(tokens)`. Without `graph`, the definition that the run was started or last retried
-        with is used.
+        """Return the tokens of a graph's run, including those that have ended, each with its path, node and state.
+
+        You can draw them: `graph.to_svg(tokens)`. Without `graph`, the definition that the run was started or last
+        retried with is used.
 
         Raises RunNotFound. Raises Misuse if the run is not a run of a graph, or is a run of another graph.
         """
@@ -131,8 +136,10 @@ class RunHandle(Generic[R]):
         graph: Graph[Any, Any] | None = None,
         tokens: TokensView | None = None,
     ) -> str:
-        """Return a picture of the run's graph with its tokens, as SVG or as a Mermaid flowchart. If you have the tokens
-        already, pass them to save a replay. Raises as `tokens`."""
+        """Return a picture of the run's graph with its tokens, as SVG or as a Mermaid flowchart.
+
+        If you have the tokens already, pass them to save a replay. Raises as `tokens`.
+        """
         return await graph_runs.drawing_of(self._session, self.id, form, graph, tokens)
 
     async def graph_events(
@@ -159,8 +166,9 @@ class RunHandle(Generic[R]):
     async def published(self, key: str) -> Any: ...
 
     async def published(self, key: str | None = None) -> Any:
-        """Return the values that the run has published: all of them by key, or the value under one key. The values are
-        plain JSON values. They stay after the run has ended.
+        """Return the values that the run has published: all of them by key, or the value under one key.
+
+        The values are plain JSON values. They stay after the run has ended.
 
         Raises RunNotFound. Raises NotPublished if the run has published nothing under the key.
         """
@@ -190,8 +198,9 @@ class RunHandle(Generic[R]):
         return await send_event(self._session, event, self.id, key, strict, actor)
 
     async def cancel(self, reason: str = "", *, expected_version: int | None = None, actor: str = "api") -> bool:
-        """Cancel the run. Its running steps are cancelled, and results that arrive later are dropped. The run's code
-        gets no exception.
+        """Cancel the run.
+
+        Its running steps are cancelled, and results that arrive later are dropped. The run's code gets no exception.
 
         Once this has returned True, no further step of the run, or of a run below it, begins on any engine, except
         compensations. A hierarchy that a function has emitted rolls back if the function's compensations say so. A run
@@ -203,16 +212,21 @@ class RunHandle(Generic[R]):
         )  # fmt: skip
 
     async def pause(self, reason: str = "", *, expected_version: int | None = None, actor: str = "api") -> bool:
-        """Hold the run until `resume`. Its running steps are cancelled now, and run again after `resume`. Returns False
-        if the run is held already. Raises RunNotFound and RunFinished. Raises ConcurrentModification if the run is not
-        at `expected_version`."""
+        """Hold the run until `resume`.
+
+        Its running steps are cancelled now, and run again after `resume`. Returns False if the run is held already.
+        Raises RunNotFound and RunFinished. Raises ConcurrentModification if the run is not at `expected_version`.
+        """
         return await pause_run(
             self._session, self.id, expected_version=expected_version, reason=reason, actor=actor
         )  # fmt: skip
 
     async def resume(self, *, expected_version: int | None = None, actor: str = "api") -> bool:
-        """Lift the run's hold of any kind, so that the run continues. Returns False if the run is not held. Raises
-        RunNotFound. Raises ConcurrentModification if the run is not at `expected_version`."""
+        """Lift the run's hold of any kind, so that the run continues.
+
+        Returns False if the run is not held. Raises RunNotFound. Raises ConcurrentModification if the run is not at
+        `expected_version`.
+        """
         return await resume_run(self._session, self.id, expected_version=expected_version, actor=actor)
 
     async def retry(self, *, expected_version: int | None = None, actor: str = "api") -> Self:
@@ -239,15 +253,20 @@ class RunHandle(Generic[R]):
         deadline: datetime | Duration | msgspec.UnsetType | None = msgspec.UNSET,
         actor: str = "api",
     ) -> RunView:
-        """Replace the run's tags, its deadline, or both. With a `deadline` of None, the run has no deadline any more.
-        Raises RunNotFound. Raises ConcurrentModification if the run is not at `expected_version`."""
+        """Replace the run's tags, its deadline, or both.
+
+        With a `deadline` of None, the run has no deadline any more. Raises RunNotFound. Raises ConcurrentModification
+        if the run is not at `expected_version`.
+        """
         return await update_run(
             self._session, self.id, expected_version=expected_version, tags=tags, deadline=deadline, actor=actor
         )
 
     async def roll_back(self, reason: str = "", *, actor: str = "api") -> bool:
-        """Roll back a run of an operation that has ended, and all runs below it, newest first. Returns False, and does
-        nothing, if a run above or below it has not ended, or if there is nothing to roll back."""
+        """Roll back a run of an operation that has ended, and all runs below it, newest first.
+
+        Returns False, and does nothing, if a run above or below it has not ended, or if there is nothing to roll back.
+        """
         return await roll_back_hierarchy(self._session, self.id, reason=reason, actor=actor)
 
 

@@ -41,8 +41,10 @@ RunIds = list[str]
 
 
 class RunSelection(Struct, frozen=True, kw_only=True):
-    """A selection of runs. A run is selected if it matches all fields that are set. Without fields, all runs are
-    selected."""
+    """A selection of runs.
+
+    A run is selected if it matches all fields that are set. Without fields, all runs are selected.
+    """
 
     workflow: str | None = None
     status: str | Sequence[str] = ()
@@ -77,8 +79,11 @@ EVERYTHING: Final = RunSelection()
 
 
 class BulkReport(Struct, frozen=True, kw_only=True):
-    """The result of a change of many runs. It has the ids of the changed runs, and the refused runs, each with the
-    reason. In a dry run, it has the ids of the runs that would be changed."""
+    """The result of a change of many runs.
+
+    It has the ids of the changed runs, and the refused runs, each with the reason. In a dry run, it has the ids of the
+    runs that would be changed.
+    """
 
     changed: list[str]
     refused: dict[str, str]
@@ -154,9 +159,11 @@ class Runs:
     async def tally(
         self, times: Sequence[datetime] = (), *, statuses: Sequence[str] = tuple(Status), limit: int = 1_000
     ) -> Counts:
-        """Return the number of runs by status, for each span between two of these times. A run belongs to the span in
-        which it was started. Without times, there is one span for all runs. For each status, at most `limit` runs are
-        counted in each span."""
+        """Return the number of runs by status, for each span between two of these times.
+
+        A run belongs to the span in which it was started. Without times, there is one span for all runs. For each
+        status, at most `limit` runs are counted in each span.
+        """
         self._session.check_open()
         at = checked_times(times, "times") or [0, _NEVER]
         statuses = checked_texts(statuses, "statuses")
@@ -167,8 +174,10 @@ class Runs:
         return [{str(status): next(counts) for status in statuses} for _ in spans]
 
     async def timers(self, ids: Sequence[str]) -> Timers:
-        """Return the timers of these runs that have fired, in no particular order. Unknown ids are ignored. This reads
-        the runs' journals, so pass a few hundred ids at most."""
+        """Return the timers of these runs that have fired, in no particular order.
+
+        Unknown ids are ignored. This reads the runs' journals, so pass a few hundred ids at most.
+        """
         return await timers_of(self._session, ids)
 
     # Changing many runs.
@@ -176,8 +185,9 @@ class Runs:
     async def cancel(
         self, selection: RunSelection, *, reason: str = "", dry_run: bool = False, actor: str = "api"
     ) -> BulkReport:
-        """Cancel all selected runs that have not ended, as `run.cancel()` does. With `dry_run`, only report which runs
-        would be cancelled.
+        """Cancel all selected runs that have not ended, as `run.cancel()` does.
+
+        With `dry_run`, only report which runs would be cancelled.
 
         Runs are changed in bounded batches. If this process dies, some runs are cancelled and others are not; then call
         this again. Runs that are started during the call may be missed.
@@ -193,8 +203,10 @@ class Runs:
     async def pause(
         self, selection: RunSelection, *, reason: str = "", dry_run: bool = False, actor: str = "api"
     ) -> BulkReport:
-        """Pause all selected runs that have not ended and are not held, as `run.pause()` does. Dry runs and crashes are
-        as for `cancel`."""
+        """Pause all selected runs that have not ended and are not held, as `run.pause()` does.
+
+        Dry runs and crashes are as for `cancel`.
+        """
         return await self._change(
             selection,
             _OPEN,

@@ -46,8 +46,10 @@ class PreparedStart(Generic[R]):
         self._workflow = workflow  # None if this process does not have it
 
     def insert(self, connection: object) -> RunHandle[R]:
-        """Write the start with a blocking connection. This uses nothing but the connection, so you may call it in any
-        thread. Raises as `start(connection=…)`."""
+        """Write the start with a blocking connection.
+
+        This uses nothing but the connection, so you may call it in any thread. Raises as `start(connection=…)`.
+        """
         return self._inserted(insert(connection, self._insertion()))
 
     async def insert_async(self, connection: object) -> RunHandle[R]:
@@ -136,8 +138,10 @@ async def prepare(
 
 
 async def start_all(session: Session, prepared: Sequence[PreparedStart[Any]]) -> list[RunHandle[Any]]:
-    """Start several runs in shared commits. If one of them is refused, the others are started, and then its error is
-    raised."""
+    """Start several runs in shared commits.
+
+    If one of them is refused, the others are started, and then its error is raised.
+    """
     replies = await session.coordinator.submit_batch([one.op for one in prepared])
     for reply in replies:
         if isinstance(reply, BaseException):

@@ -56,8 +56,10 @@ async def with_stranded(session: Session, views: list[RunView]) -> list[RunView]
 
 
 async def why_stranded(session: Session, run: Run) -> str | None:
-    """Return why no engine can continue a run, or None if one can. It is also None for an operation's run that has not
-    begun, because its handler may be a person."""
+    """Return why no engine can continue a run, or None if one can.
+
+    It is also None for an operation's run that has not begun, because its handler may be a person.
+    """
     if run.model == "operation" and run.status is Status.CREATED:
         return None
     return (await with_stranded(session, [run_view(run)]))[0].stranded

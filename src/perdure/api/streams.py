@@ -19,8 +19,10 @@ _POLL_S: Final = 0.25  # for runs that another engine or no engine has
 
 
 async def published_by(session: Session, run_id: str, key: str | None) -> Any:
-    """Return the values that a run has published, by key, or the value under one key. Raises RunNotFound,
-    NotPublished."""
+    """Return the values that a run has published, by key, or the value under one key.
+
+    Raises RunNotFound, NotPublished.
+    """
     session.check_open()
     checked_text(run_id, "a run's id")
     if key is not None:

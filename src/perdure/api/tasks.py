@@ -39,9 +39,12 @@ _STEPS_AT_ONCE_MAX: Final = 10_000  # steps of a check on the event loop: about 
 
 
 class TaskView(Struct, frozen=True, kw_only=True):
-    """A task. It is `claimed` while a worker's lease lasts, and `open` again once the lease has expired. `details` came
-    with the last heartbeat. `error` came from the last worker that gave the task back. `claims` is how often the task
-    was claimed. `actor` requested the last claim, heartbeat or release."""
+    """A task.
+
+    It is `claimed` while a worker's lease lasts, and `open` again once the lease has expired. `details` came with the
+    last heartbeat. `error` came from the last worker that gave the task back. `claims` is how often the task was
+    claimed. `actor` requested the last claim, heartbeat or release.
+    """
 
     id: str
     run_id: str
@@ -87,8 +90,11 @@ class Tasks:
         after: str | None = None,
         limit: int = 100,
     ) -> TaskViews:
-        """Return tasks, oldest first. `after` is the id of the last task that you have. With `within`, tasks of runs
-        outside of it are left out. Raises Misuse."""
+        """Return tasks, oldest first.
+
+        `after` is the id of the last task that you have. With `within`, tasks of runs outside of it are left out.
+        Raises Misuse.
+        """
         self._session.check_open()
         checked_limit(limit)
         for argument, text in (("queue", queue), ("kind", kind), ("run", run), ("after", after)):
@@ -157,9 +163,12 @@ class Tasks:
     async def claim(
         self, queue: str, worker: str, *, limit: int = 1, lease: Duration = 60, actor: str | None = None
     ) -> TaskViews:
-        """Claim open tasks of a queue, oldest first. No other worker gets them until the lease has expired; `heartbeat`
-        renews the lease. If the worker dies, its lease expires, and the tasks are open again. A lease that is a number
-        is in seconds. The tasks show the `actor`; the default is the worker. Raises InvalidArguments."""
+        """Claim open tasks of a queue, oldest first.
+
+        No other worker gets them until the lease has expired; `heartbeat` renews the lease. If the worker dies, its
+        lease expires, and the tasks are open again. A lease that is a number is in seconds. The tasks show the `actor`;
+        the default is the worker. Raises InvalidArguments.
+        """
         self._session.check_open()
         checked_text(queue, "a queue's name")
         checked_text(worker, "a worker's name")
@@ -176,8 +185,11 @@ class Tasks:
         return [self._task_view(one) for one in found]
 
     async def heartbeat(self, id: str, worker: str, details: Any = None, *, actor: str | None = None) -> None:
-        """Renew a worker's lease of a task. `details` say how far the worker got. Raises TaskLost if another worker has
-        the task, TaskClosed if its run no longer waits for it."""
+        """Renew a worker's lease of a task.
+
+        `details` say how far the worker got. Raises TaskLost if another worker has the task, TaskClosed if its run no
+        longer waits for it.
+        """
         text = None
         if details is not None:
             text = self._session.codec.encode(
@@ -197,9 +209,11 @@ class Tasks:
         await self._release(id, worker, actor)
 
     async def fail(self, id: str, worker: str, error: str, *, retry: bool, actor: str | None = None) -> None:
-        """Report that a worker could not do a task. With `retry` the task is open again, for another worker. Otherwise
-        the task is closed, and the waiting code gets TaskFailed. The default `actor` is the worker. Raises TaskLost,
-        TaskClosed, TaskNotFound."""
+        """Report that a worker could not do a task.
+
+        With `retry` the task is open again, for another worker. Otherwise the task is closed, and the waiting code gets
+        TaskFailed. The default `actor` is the worker. Raises TaskLost, TaskClosed, TaskNotFound.
+        """
         checked_text(error, "an error", _ERROR_MAX_CHARS)
         if retry:
             await self._release(id, worker, actor, error)

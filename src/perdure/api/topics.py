@@ -56,8 +56,10 @@ class Topics:
         return {topic: sorted(known.registered) for topic, known in sorted(handlers.topics.items()) if known.registered}
 
     async def register(self, topic: Topic[Any] | str, name: str, *, actor: str = "api") -> None:
-        """Register a handler that no engine has, such as a person or another system. Messages of the topic then wait
-        for this handler; see `complete`. Engines register their own operations by themselves.
+        """Register a handler that no engine has, such as a person or another system.
+
+        Messages of the topic then wait for this handler; see `complete`. Engines register their own operations by
+        themselves.
 
         When this returns, emitters that wait for handlers of the topic know of the new handler. If the process dies
         before that, the emitters are notified later: when an engine with operations is opened, when one finds this
@@ -72,8 +74,10 @@ class Topics:
         await announce_handlers(session)
 
     async def retire(self, topic: Topic[Any] | str, name: str, *, release: bool = False, actor: str = "api") -> bool:
-        """Retire a handler: messages that are emitted from now on do not wait for it. Messages that wait for it already
-        keep waiting. With `release` they stop waiting: the handler's runs that have not begun are cancelled.
+        """Retire a handler: messages that are emitted from now on do not wait for it.
+
+        Messages that wait for it already keep waiting. With `release` they stop waiting: the handler's runs that have
+        not begun are cancelled.
 
         Returns False if the topic has no handler of this name. An engine that has the handler registers it again when
         it is opened. If the process dies before this returns, some runs may not be released; then call this again. A
@@ -112,9 +116,11 @@ class Topics:
                 await self._settle(view, writes, Status.CANCELLED, report, actor)
 
     async def cancel_token(self, token: CancellationToken, *, reason: str = "", actor: str = "api") -> bool:
-        """Cancel a cancellation token for good, even if no run has it yet. Each run that has the token, in any
-        hierarchy, rolls back at its next step boundary. Runs of messages that are emitted with the token later roll
-        back before their first step. Returns False if the token was cancelled before; then the first reason counts.
+        """Cancel a cancellation token for good, even if no run has it yet.
+
+        Each run that has the token, in any hierarchy, rolls back at its next step boundary. Runs of messages that are
+        emitted with the token later roll back before their first step. Returns False if the token was cancelled before;
+        then the first reason counts.
 
         Once this has returned, no further step of these runs begins on any engine. If this process dies before that,
         the cancellation still takes effect if it was already stored: another engine then notifies the runs. Raises
@@ -164,8 +170,10 @@ class Topics:
         await self._settle(view, writes, Status.SUCCEEDED, report, actor)
 
     async def fail(self, id: str, reason: str, *, type: str = "Refused", actor: str = "api") -> None:
-        """Fail the run of a handler that no engine has. Call this only if none of the handler's work is left to be
-        undone. Raises as `complete`."""
+        """Fail the run of a handler that no engine has.
+
+        Call this only if none of the handler's work is left to be undone. Raises as `complete`.
+        """
         checked_remark(reason, actor)
         checked_text(type, "the type of a failure")
         view = await self._view(id)
@@ -174,8 +182,10 @@ class Topics:
         await self._settle(view, fail(view, failure), Status.ROLLED_BACK, report, actor)
 
     async def complete_rollback(self, id: str, *, actor: str = "api") -> None:
-        """Complete the rollback of a handler that no engine has. Call this once the handler's work is undone, as the
-        emitter requested. Raises RunNotFound, Misuse."""
+        """Complete the rollback of a handler that no engine has.
+
+        Call this once the handler's work is undone, as the emitter requested. Raises RunNotFound, Misuse.
+        """
         view = await self._view(id)
         request = view.rollback_request
         report = ChildReport(id, State.ROLLED_BACK, None if request is None else request.exception)

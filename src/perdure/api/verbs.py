@@ -124,8 +124,10 @@ async def run(
     tags: Mapping[str, str] | None = None,
     deadline: datetime | Duration | None = None,
 ) -> R:
-    """Start a run, wait until it has ended, and return its result. Raises the errors of `start` and
-    `RunHandle.result`."""
+    """Start a run, wait until it has ended, and return its result.
+
+    Raises the errors of `start` and `RunHandle.result`.
+    """
     started: RunHandle[R] = await start(self, call, id=id, tags=tags, deadline=deadline)
     return await started.result()
 
@@ -167,8 +169,10 @@ async def prepare_start(
     deadline: datetime | Duration | None = None,
     actor: str = "api",
 ) -> PreparedStart[Any]:
-    """Check a start without writing anything, and return it. Code that does not await can then write it in a
-    transaction: `prepared.insert(connection)`. Raises as `start`."""
+    """Check a start without writing anything, and return it.
+
+    Code that does not await can then write it in a transaction: `prepared.insert(connection)`. Raises as `start`.
+    """
     return await prepare(
         self.session, call, input, version=version, id=id, tags=tags, deadline=deadline, actor=actor
     )  # fmt: skip
@@ -202,8 +206,10 @@ async def send(
 
 
 async def send_many(self: Connected, events: Iterable[To | Event | NamedEvent], *, actor: str = "api") -> list[Sent]:
-    """Send several events in shared commits, and return the outcome of each. If one of them is refused, the others are
-    sent, and then its error is raised."""
+    """Send several events in shared commits, and return the outcome of each.
+
+    If one of them is refused, the others are sent, and then its error is raised.
+    """
     return await send_events(self.session, events, actor)
 
 
@@ -261,8 +267,10 @@ async def emit(
     actor: str = "api",
     connection: object | None = None,
 ) -> RootHandle:
-    """Emit a message as the root of a hierarchy. Return its handle once the message is durable, together with a run for
-    every handler that is registered for the topic. You may give a topic by its name if it has a handler.
+    """Emit a message as the root of a hierarchy.
+
+    Return its handle once the message is durable, together with a run for every handler that is registered for the
+    topic. You may give a topic by its name if it has a handler.
 
     `id` is the id of the message. With an `id` the call is idempotent: a second call returns the same hierarchy. Raises
     RunExists if the second call has another topic or another content. The audit trails of the runs name the `actor`.
@@ -299,8 +307,11 @@ async def emit(
 
 
 async def until_stopped(self: Connected) -> None:
-    """Wait until the engine or client has stopped. Returns if it was shut down. Raises EngineStopped if it stopped by
-    itself because its store is broken; then end the process, or open another engine."""
+    """Wait until the engine or client has stopped.
+
+    Returns if it was shut down. Raises EngineStopped if it stopped by itself because its store is broken; then end the
+    process, or open another engine.
+    """
     await self.session.until_stopped()
 
 

@@ -20,10 +20,12 @@ from perdure.views import run_view, shown_time
 
 
 class WaitView(Struct, frozen=True, kw_only=True):
-    """A wait of a run. Its `kind` says what the run waits for: a time (`timer`), the next attempt of a step (`retry`),
-    a running step that has sent a heartbeat (`beat`), an `event`, the end of a `run`, or an engine that has its `code`.
-    If there are several waits at one position, the run goes on when one of them is over. The `name` of a wait for code
-    says which code no live engine has.
+    """A wait of a run.
+
+    Its `kind` says what the run waits for: a time (`timer`), the next attempt of a step (`retry`), a running step that
+    has sent a heartbeat (`beat`), an `event`, the end of a `run`, or an engine that has its `code`. If there are
+    several waits at one position, the run goes on when one of them is over. The `name` of a wait for code says which
+    code no live engine has.
 
     A wait of the kind `standstill` says that this run and other runs wait for each other, so none of them ever ends.
     Its `name` says which runs these are."""

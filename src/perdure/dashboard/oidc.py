@@ -55,8 +55,10 @@ _TOO_LATE: Final = "This sign-in was begun in another browser, or too long ago. 
 @checked
 @dataclass(frozen=True, kw_only=True)
 class Oidc:
-    """An OpenID Connect provider. `redirect_uri` is the URL https://…/ui/sign-in/oidc/callback of this server, as you
-    have registered it with the provider.
+    """An OpenID Connect provider.
+
+    `redirect_uri` is the URL https://…/ui/sign-in/oidc/callback of this server, as you have registered it with the
+    provider.
 
     `scopes` maps claims to scopes: {"groups": {"ops": "operate", "admins": "admin"}, "email": {"ann@example.com":
     "admin"}}. A claim may be a text or a list. A person gets all scopes that match; if no scope matches, the sign-in
@@ -120,8 +122,10 @@ class OidcProvider:
         self._exchanges = asyncio.Semaphore(_EXCHANGES_MAX)
 
     async def begin(self, client: AnyClient, to: str) -> tuple[str, str]:
-        """Begin a sign-in. Return the URL to send the browser to, and the text that the browser has to keep. Raises
-        NoSession."""
+        """Begin a sign-in.
+
+        Return the URL to send the browser to, and the text that the browser has to keep. Raises NoSession.
+        """
         from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
         from authlib.oauth2.rfc7636 import create_s256_code_challenge
 
@@ -141,8 +145,11 @@ class OidcProvider:
         return str(url), begun.text
 
     async def finish(self, client: AnyClient, kept: str, asked: Mapping[str, str]) -> tuple[str, str]:
-        """Finish the sign-in of a browser that comes back from the provider. Return the id of a new session, and the
-        page to go to. Raises NoSession if the sign-in fails, or was finished before."""
+        """Finish the sign-in of a browser that comes back from the provider.
+
+        Return the id of a new session, and the page to go to. Raises NoSession if the sign-in fails, or was finished
+        before.
+        """
         begun = _Begun.of(kept)
         state = asked.get("state", "").encode(errors="surrogateescape")
         if begun is None or not hmac.compare_digest(state, begun.made("state").encode()):
@@ -297,8 +304,10 @@ class _Begun(Struct, frozen=True):
 
     @property
     def ended(self) -> str:
-        """Return the id under which the store remembers that the sign-in was finished. No session of a person has this
-        id."""
+        """Return the id under which the store remembers that the sign-in was finished.
+
+        No session of a person has this id.
+        """
         return f"oidc-{hashlib.sha256(self.made('ended').encode()).hexdigest()}"
 
 

@@ -29,8 +29,10 @@ _FOREVER: Final = "public, max-age=31536000, immutable"
 
 
 class Dashboard:
-    """Pages for `create_app(pages=…)`. `graphs` are further graphs to draw, whose code the client itself does not
-    have."""
+    """Pages for `create_app(pages=…)`.
+
+    `graphs` are further graphs to draw, whose code the client itself does not have.
+    """
 
     @checked
     def __init__(self, graphs: Iterable[Any] = (), oidc: Oidc | None = None) -> None:

@@ -91,8 +91,10 @@ def create_app(
     trusted_proxies: Iterable[str] = (),
     check_s: float = 5,
 ) -> App:
-    """Return the API as an ASGI application. If you pass a client or an engine, it must be open while the application
-    serves. If you pass a store or its URL, the application opens a client of its own.
+    """Return the API as an ASGI application.
+
+    If you pass a client or an engine, it must be open while the application serves. If you pass a store or its URL, the
+    application opens a client of its own.
 
     `pages` are served beside the API, such as those of `perdure.dashboard.dashboard()`. `origins` are the origins of
     pages that may call the API (CORS); by default there are none. Each token, or each address without a token, may send

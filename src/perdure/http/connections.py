@@ -118,8 +118,10 @@ class Rarely:
         self._seen: dict[str, tuple[float, int]] = {}  # when a kind was last logged, and its count since
 
     def count(self, what: str) -> int | None:
-        """Count one more event. Return how often it has happened since it was last logged, or None if it must not be
-        logged yet."""
+        """Count one more event.
+
+        Return how often it has happened since it was last logged, or None if it must not be logged yet.
+        """
         now = monotonic()
         told_at, unreported = self._seen.get(what, (-_SAID_EVERY_S, 0))
         if now - told_at < _SAID_EVERY_S:

@@ -44,8 +44,10 @@ class _Server(uvicorn.Server):
 
 
 async def check_bind(client: AnyClient, host: str, startup_token: str | None = None) -> str:
-    """Return who can use the API at this address, as text for the log. Raises Misuse if there is no valid token and the
-    address can be reached from other machines."""
+    """Return who can use the API at this address, as text for the log.
+
+    Raises Misuse if there is no valid token and the address can be reached from other machines.
+    """
     if await has_valid_tokens(client):
         return "every request needs a token"
     if not is_loopback(host):
@@ -71,8 +73,10 @@ async def serving(
     tls: Tls | None = None,
     **options: Any,
 ) -> AsyncGenerator[str]:
-    """Serve the API while the block runs, and give its URL. Port 0 takes any free port. `limits` bound the connections.
-    With `tls` the server uses TLS only. All other options are passed to `create_app`.
+    """Serve the API while the block runs, and give its URL.
+
+    Port 0 takes any free port. `limits` bound the connections. With `tls` the server uses TLS only. All other options
+    are passed to `create_app`.
 
     Raises Misuse if there is no valid token and `host` can be reached from other machines, or if a file of `tls` cannot
     be used. Raises OSError if the port is taken.
@@ -124,8 +128,11 @@ async def serving(
 async def serve(
     client_or_store: AnyClient | str | Store, *, host: str = "127.0.0.1", port: int = 8080, **options: Any
 ) -> None:
-    """Serve the API until this call is cancelled, or until the client is shut down. The options and errors are those of
-    `serving`. Raises EngineStopped if the client stops by itself because its store is broken."""
+    """Serve the API until this call is cancelled, or until the client is shut down.
+
+    The options and errors are those of `serving`. Raises EngineStopped if the client stops by itself because its store
+    is broken.
+    """
     async with contextlib.AsyncExitStack() as stack:
         client = client_or_store if isinstance(client_or_store, AnyClient) else Client(client_or_store)
         if client is not client_or_store:

@@ -29,8 +29,10 @@ _CERTIFICATE: Final = "-----BEGIN CERTIFICATE-----"
 
 
 class Tls(Struct, frozen=True, kw_only=True):
-    """Files in PEM format: the server's `certificate`, followed by those of its issuers, and its `key`. With
-    `client_ca` only clients that have a certificate of one of these authorities can connect."""
+    """Files in PEM format: the server's `certificate`, followed by those of its issuers, and its `key`.
+
+    With `client_ca` only clients that have a certificate of one of these authorities can connect.
+    """
 
     certificate: str | Path
     key: str | Path
@@ -141,8 +143,9 @@ def _time(tag: int, text: bytes) -> datetime:
 
 
 class Handshake(asyncio.Protocol):
-    """The protocol of a socket until its TLS handshake is over. Then uvicorn's own protocol gets the socket, as if it
-    were new.
+    """The protocol of a socket until its TLS handshake is over.
+
+    Then uvicorn's own protocol gets the socket, as if it were new.
 
     Uvicorn creates a Handshake for each connection, instead of its own protocol."""
 

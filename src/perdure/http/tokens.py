@@ -37,9 +37,11 @@ RESERVED: Final = frozenset({"api", "cli", "dashboard", "engine", "http", "oidc"
 
 
 class TokenView(Struct, frozen=True, kw_only=True):
-    """A token without its secret. `made_by` is the actor that created, rotated or revoked it last, and `at` is when.
-    `used_at` is when it was last used, to the minute. Until `overlap_until`, a secret from before a rotation is still
-    valid."""
+    """A token without its secret.
+
+    `made_by` is the actor that created, rotated or revoked it last, and `at` is when. `used_at` is when it was last
+    used, to the minute. Until `overlap_until`, a secret from before a rotation is still valid.
+    """
 
     name: str
     scope: str  # all scopes, with commas between them
@@ -53,8 +55,10 @@ class TokenView(Struct, frozen=True, kw_only=True):
 
 
 class ShownToken(Struct, frozen=True, kw_only=True):
-    """A token that a caller has sent and whose secret is right. `wrong` says why the token is not valid; it is empty
-    for a valid token."""
+    """A token that a caller has sent and whose secret is right.
+
+    `wrong` says why the token is not valid; it is empty for a valid token.
+    """
 
     name: str
     grants: Grants
@@ -71,9 +75,11 @@ async def make_token(
     expires: Duration | None = None,
     actor: str = "api",
 ) -> str:
-    """Create a token with one scope or several, and return it with its secret. The secret cannot be read again. The
-    token is valid for as long as `expires` says, or until it is revoked. It replaces a token of the same name. Raises
-    InvalidArguments."""
+    """Create a token with one scope or several, and return it with its secret.
+
+    The secret cannot be read again. The token is valid for as long as `expires` says, or until it is revoked. It
+    replaces a token of the same name. Raises InvalidArguments.
+    """
     if _NAME.fullmatch(name) is None:
         raise InvalidArguments(
             "a token's name has up to 63 lower-case letters, digits, dots and hyphens, and begins with a letter or a"
@@ -161,8 +167,10 @@ async def find_token(client: AnyClient, token: str) -> ShownToken | None:
 
 
 def token_at(found: TokenRecord, sha256: str, now: int) -> ShownToken | None:
-    """Return a token by the digest of its secret, as it is at the time `now`. Return None if neither its current secret
-    nor a former one has this digest."""
+    """Return a token by the digest of its secret, as it is at the time `now`.
+
+    Return None if neither its current secret nor a former one has this digest.
+    """
     body: dict[str, Any] = found.body
     is_current = hmac.compare_digest(sha256, str(body["sha256"]))
     untils = [one["until"] for one in _formers(body) if hmac.compare_digest(sha256, str(one["sha256"]))]
@@ -180,8 +188,10 @@ def token_at(found: TokenRecord, sha256: str, now: int) -> ShownToken | None:
 
 @checked
 async def has_tokens(client: AnyClient) -> bool:
-    """Whether a token was ever created. Since then every caller needs a token, even if that token is revoked or
-    expired."""
+    """Whether a token was ever created.
+
+    Since then every caller needs a token, even if that token is revoked or expired.
+    """
     return await client.credentials.has_tokens()
 
 

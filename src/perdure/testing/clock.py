@@ -125,8 +125,10 @@ class VirtualClock:
 
     @contextmanager
     def step_waits(self) -> Generator[None]:
-        """Let the clock jump while a step is in this block. There the step only waits for a test, or for virtual
-        time."""
+        """Let the clock jump while a step is in this block.
+
+        There the step only waits for a test, or for virtual time.
+        """
         self._sleeping_steps += 1
         self.changed()
         try:
@@ -253,14 +255,18 @@ class Pilot:
         await self._wait_in(self._until_quiet)
 
     async def settle(self) -> None:
-        """Wait until all timers have fired and only a caller can make something happen. Raises Misuse if that never
-        happens."""
+        """Wait until all timers have fired and only a caller can make something happen.
+
+        Raises Misuse if that never happens.
+        """
         self._jumps_max = self.jumps + _JUMPS_MAX
         await self._wait_in(self._until_settled)
 
     async def advance(self, microseconds: int) -> None:
-        """Let this much time pass. At every timer on the way, wait until all work that the timer has started is
-        done."""
+        """Let this much time pass.
+
+        At every timer on the way, wait until all work that the timer has started is done.
+        """
         if self._target is not None:
             raise Misuse("the clock is being advanced already")
         self._target = self._clock.monotonic() + microseconds

@@ -159,8 +159,10 @@ class Environment:
         await self._pilot.settle()
 
     async def advance(self, duration: Duration) -> None:
-        """Let time pass. At every timer, wait until all work that the timer has started is done. Numbers are
-        seconds."""
+        """Let time pass.
+
+        At every timer, wait until all work that the timer has started is done. Numbers are seconds.
+        """
         await self._pilot.advance(span_of(duration, "a duration") // timedelta(microseconds=1))
 
     async def check(self) -> int:

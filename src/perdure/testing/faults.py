@@ -92,8 +92,10 @@ class Fault:
         return hit
 
     def strikes_at(self, place: StepPlace) -> bool:
-        """Count the transaction of a step, and return whether the fault hits it. If the same engine begins the
-        transaction again, it is not counted again."""
+        """Count the transaction of a step, and return whether the fault hits it.
+
+        If the same engine begins the transaction again, it is not counted again.
+        """
         if self.when is not None:
             return False
         if place not in self._places:

@@ -76,8 +76,10 @@ class YieldPoints:
 
     @contextmanager
     def hold(self, point: str, *, run: str | None = None) -> Generator[Held]:
-        """Stop ops at this point until the block is left, or `release` is called. With `run`, stop only ops of that
-        run."""
+        """Stop ops at this point until the block is left, or `release` is called.
+
+        With `run`, stop only ops of that run.
+        """
         held = Held(point, run)
         self._held.append(held)
         try:
@@ -93,8 +95,10 @@ class YieldPoints:
         await future
 
     def reached(self, point: str, run_id: str) -> Awaitable[object] | None:
-        """Note that an op has reached a point. The engine calls this. Where possible, the engine awaits the result
-        before the op goes on."""
+        """Note that an op has reached a point.
+
+        The engine calls this. Where possible, the engine awaits the result before the op goes on.
+        """
         self.seen.append((point, run_id))
         for awaited in list(self._awaited):
             name, run, future = awaited

@@ -56,8 +56,10 @@ class History(Struct, frozen=True, kw_only=True):
 
 
 def entry_view(entry: Entry, codec: Codec, attempt: int | None = None, *, is_graph: bool = False) -> EntryView:
-    """Return an entry of a journal. If a retry archived the entry, `attempt` is the attempt of the run that the entry
-    belongs to."""
+    """Return an entry of a journal.
+
+    If a retry archived the entry, `attempt` is the attempt of the run that the entry belongs to.
+    """
     # The engine writes the values of timers without the codec.
     table = "journal" if attempt is None else "journal_archive"
     row = f"entry {entry.seq} of run {entry.run_id!r}"

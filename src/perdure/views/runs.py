@@ -61,8 +61,11 @@ class Page(Struct, frozen=True, kw_only=True):
 
 
 class RunTree(Struct, frozen=True, kw_only=True):
-    """A run and its children, oldest first. The root of a hierarchy of operations may be a message that was emitted
-    from outside, instead of a run. Then its `model` says so."""
+    """A run and its children, oldest first.
+
+    The root of a hierarchy of operations may be a message that was emitted from outside, instead of a run. Then its
+    `model` says so.
+    """
 
     run: RunView
     children: list[RunTree]

@@ -31,8 +31,10 @@ def plain_value(text: str | None, codec: Codec, place: str) -> Any:
 
 
 def shown_value(text: str | None, codec: Codec, place: str) -> Any:
-    """Return a stored payload as plain JSON values, or Unreadable. Lists use this, so that one damaged value does not
-    break the list."""
+    """Return a stored payload as plain JSON values, or Unreadable.
+
+    Lists use this, so that one damaged value does not break the list.
+    """
     try:
         return None if text is None else msgspec.json.decode(codec.decode(text))
     except Exception as error:  # noqa: BLE001 - a codec is the user's and may raise anything
@@ -66,8 +68,10 @@ def damaged_failure(what: str) -> Failure:
 
 
 def shown_time(at: int) -> datetime:
-    """Return a stored time as a datetime. A number beyond the range of datetime gives the first or the last
-    datetime."""
+    """Return a stored time as a datetime.
+
+    A number beyond the range of datetime gives the first or the last datetime.
+    """
     return to_datetime(min(max(at, TIME_MIN), TIME_MAX))
 
 

@@ -35,8 +35,11 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Exploration(Struct, frozen=True, kw_only=True):
-    """The report of an exploration. `outcomes` has each way in which the undisturbed run may end, depending on the
-    order in which its steps end. `is_complete` says whether all orders were tried."""
+    """The report of an exploration.
+
+    `outcomes` has each way in which the undisturbed run may end, depending on the order in which its steps end.
+    `is_complete` says whether all orders were tried.
+    """
 
     call: str
     trials: int
