@@ -200,7 +200,8 @@ class RunHandle(Generic[R]):
     async def cancel(self, reason: str = "", *, expected_version: int | None = None, actor: str = "api") -> bool:
         """Cancel the run.
 
-        Its running steps are cancelled, and results that arrive later are dropped. The run's code gets no exception.
+        Its running steps are cancelled, and results that arrive later are dropped. The run's code does not notice the
+        cancellation.
 
         Once this has returned True, no further step of the run, or of a run below it, begins on any engine, except
         compensations. A hierarchy that a function has emitted rolls back if the function's compensations say so. A run
