@@ -1,7 +1,8 @@
 """The API of an engine without its workflow code: start runs, send events, read and change runs from any process.
 
 A client registers with the store, as an engine does, but owns no runs. If an engine owns a run, that engine decides
-about changes of the run. Otherwise the client decides about them itself.
+about changes of the run. Otherwise the client decides about them itself. The verbs are in api/verbs.py. Everything about
+one run (status, result, cancel, retry) is in api/run_handle.py.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from perdure.api.runs import Runs
 from perdure.api.tasks import Tasks
 from perdure.api.topics import Topics
 from perdure.kernel.effects import Drop, Effect, Finish
-from perdure.models.cooperation.live import LiveOperation
+from perdure.models.cooperation.live_run import LiveOperation
 from perdure.models.functions.define import RunCall, Workflow
 from perdure.ports import Clock, Codec, Ids, Probe, Store, new_id
 from perdure.registry import Registry, called

@@ -34,7 +34,7 @@ from perdure.models.common.deployment import DEPLOYMENT
 from perdure.models.common.host_parts import HostParts
 from perdure.models.common.resources import Resources
 from perdure.models.cooperation.host import OperationHost
-from perdure.models.cooperation.live import LiveOperation
+from perdure.models.cooperation.live_run import LiveOperation
 from perdure.models.cooperation.nesting_depth import Levels
 from perdure.models.functions.block_watch import BlockWatch
 from perdure.models.functions.catalogue import Catalogue

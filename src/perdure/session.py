@@ -19,11 +19,11 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 from msgspec import Struct
 
-from perdure.coordinator.call_patience import outside_of_calls
+from perdure.coordinator.call_spans import outside_of_calls
+from perdure.coordinator.caller_patience import Patience, patient, reporting
 from perdure.coordinator.coordinator import Coordinator
 from perdure.coordinator.followers import Followers
 from perdure.coordinator.mail import MailRoom
-from perdure.coordinator.store_retries import Patience, patient, reporting
 from perdure.coordinator.watch import Watch
 from perdure.errors import EngineStopped, Misuse, StoreError, StoreMisconfigured
 from perdure.kernel import ops
@@ -31,7 +31,7 @@ from perdure.kernel.effects import Effect
 from perdure.kernel.rows import Engine as EngineRow
 from perdure.models.common.transactions import holds_writer
 from perdure.models.cooperation.handler_registry import HandlerRegistry
-from perdure.models.cooperation.live import LiveOperation
+from perdure.models.cooperation.live_run import LiveOperation
 from perdure.models.cooperation.rows import RowCodec
 from perdure.models.cooperation.runner import OperationRunner
 from perdure.models.cooperation.token_cancellation import TokenMembers

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from perdure.api.within import checked_within
-from perdure.coordinator.call_patience import whole_calls
+from perdure.coordinator.call_spans import whole_calls
 from perdure.errors import ArtifactNotFound, InvalidArguments, InvariantViolated, RowDamaged
 from perdure.kernel.artifacts import Artifact
 from perdure.models.functions.artifacts import unsealed

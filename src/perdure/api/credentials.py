@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from perdure.coordinator.call_patience import whole_calls
+from perdure.coordinator.call_spans import whole_calls
 from perdure.errors import StoreError
 from perdure.kernel import ops
 from perdure.kernel.access import StoredSession, StoredToken

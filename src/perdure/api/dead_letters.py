@@ -6,7 +6,7 @@ from typing import Final
 
 from perdure.api.events import LISTED_MAX, received
 from perdure.api.records import Records
-from perdure.coordinator.call_patience import whole_calls
+from perdure.coordinator.call_spans import whole_calls
 from perdure.errors import DeadLetterNotFound
 from perdure.kernel import ops
 from perdure.kernel.events import DeadLetter

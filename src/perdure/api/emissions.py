@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from perdure.api.connections import insert_async
 from perdure.api.root_handle import RootHandle
-from perdure.coordinator.call_patience import one_call
+from perdure.coordinator.call_spans import one_call
 from perdure.coordinator.caller_batches import insertable_emission
 from perdure.errors import CommitRefused, HandlersChanged, InvalidArguments, Misuse, RunExists, UnstorableValue
 from perdure.kernel import ops
@@ -19,7 +19,7 @@ from perdure.kernel.cooperation import MessageEventRow
 from perdure.kernel.pieces import at_once
 from perdure.models.cooperation.context import EMPTY, CancellationToken, Context
 from perdure.models.cooperation.deadlines import bounded
-from perdure.models.cooperation.live import Draft
+from perdure.models.cooperation.live_run import Draft
 from perdure.models.cooperation.scope import Emission, checked_emission
 from perdure.models.cooperation.topics import Topic
 from perdure.ports import TakenMessage

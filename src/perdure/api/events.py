@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from perdure.coordinator.call_patience import whole_calls
+from perdure.coordinator.call_spans import whole_calls
 from perdure.errors import InvalidArguments, RunFinished, RunNotFound
 from perdure.kernel import ops
 from perdure.kernel.events import Event as EventRecord

@@ -189,7 +189,7 @@ def _unknown(run: Run) -> Misuse:
 
 async def _digest(session: Session, run_id: str, journal: Journal) -> str | None:
     """Return the digest of the definition that a run was started or last retried with, or None if none is stored."""
-    from perdure.models.functions.outlines import read, split
+    from perdure.models.functions.definition_outlines import read, split
     from perdure.models.graphs.stored import KEY
 
     for entry in split(journal[1])[0][:1]:  # The newest comes first.

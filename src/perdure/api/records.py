@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from perdure.coordinator.call_patience import whole_calls
+from perdure.coordinator.call_spans import whole_calls
 from perdure.errors import RecordNotFound
 from perdure.kernel import ops
 from perdure.kernel.records import Record

@@ -8,7 +8,7 @@ from typing import TypeVar
 from perdure.api.hierarchies import cancel_hierarchy, roll_back_hierarchy, root_rows, with_causes
 from perdure.api.histories import RUNS_MAX, hierarchy_of, tree_of
 from perdure.api.outcomes import outcome_of
-from perdure.coordinator.call_patience import whole_calls
+from perdure.coordinator.call_spans import whole_calls
 from perdure.coordinator.turns import in_turns
 from perdure.kernel.status import Status
 from perdure.models.cooperation.child_failures import child_failure

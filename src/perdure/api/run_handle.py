@@ -18,7 +18,7 @@ from perdure.api.run_changes import cancel_run, pause_run, resume_run, retry_run
 from perdure.api.runs import Runs
 from perdure.api.streams import published_by, stream_of, streams_of
 from perdure.api.waits import WaitView, waits_of
-from perdure.coordinator.call_patience import whole_calls
+from perdure.coordinator.call_spans import whole_calls
 from perdure.errors import RunNotFound
 from perdure.kernel.rules.delivery import Delivered, Queued
 from perdure.kernel.status import Status

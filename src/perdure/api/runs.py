@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from perdure.api.run_changes import cancel_run, pause_run, resume_run, retry_run
 from perdure.api.stranded_runs import with_stranded
 from perdure.api.waits import TimerView, timers_of
-from perdure.coordinator.call_patience import whole_calls
+from perdure.coordinator.call_spans import whole_calls
 from perdure.errors import ConcurrentModification, InvalidArguments, Misuse, RunFinished, RunNotFound, RunNotRetryable
 from perdure.kernel.status import FINISHED, Status
 from perdure.ports import RunFilter

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from perdure.api.connections import insert, insert_async
 from perdure.api.run_changes import deadline_at
 from perdure.api.run_handle import RunHandle
-from perdure.coordinator.call_patience import one_call
+from perdure.coordinator.call_spans import one_call
 from perdure.coordinator.caller_batches import insertable_batch
 from perdure.errors import InvalidArguments
 from perdure.kernel import ops

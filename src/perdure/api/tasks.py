@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.api.within import checked_within
-from perdure.coordinator.call_patience import whole_calls
+from perdure.coordinator.call_spans import whole_calls
 from perdure.errors import InvalidAnswer, InvalidArguments, Misuse, RowDamaged, TaskNotFound, UnstorableValue
 from perdure.kernel import ops
 from perdure.kernel.events import Event

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from perdure.api.hierarchies import AT_WORK, cancel_token, read_rows, root_rows, run_rows, stamped, submitted
 from perdure.api.records import Records
 from perdure.api.root_handle import RootHandle
-from perdure.coordinator.call_patience import whole_calls
+from perdure.coordinator.call_spans import whole_calls
 from perdure.coordinator.turns import in_turns
 from perdure.errors import Misuse, RunNotFound
 from perdure.kernel import ops
@@ -21,7 +21,7 @@ from perdure.kernel.runs import Outcome
 from perdure.kernel.status import Status
 from perdure.models.cooperation.context import CancellationToken
 from perdure.models.cooperation.failures import Failure
-from perdure.models.cooperation.live import ChildReport
+from perdure.models.cooperation.live_run import ChildReport
 from perdure.models.cooperation.message_events import State
 from perdure.models.cooperation.missing_handlers import complete, complete_rollback, dismiss, fail
 from perdure.models.cooperation.moves import OperationRun, Writes

@@ -1,4 +1,5 @@
-"""The few verbs that an engine and a client share. Everything else is on a handle, or in a facet.
+"""The verbs that an engine and a client share: start, run, send, emit, handle. Everything else is on a handle, or in a
+facet.
 
 `Client` and `Engine` use these functions as their methods, so that each verb has one signature and one docstring.
 """

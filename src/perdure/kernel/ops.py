@@ -70,7 +70,7 @@ class End(Struct, frozen=True, kw_only=True, gc=False):
 
 class Continuation(Struct, frozen=True, kw_only=True, gc=False):
     """What a run continues as: the same run, with another input and perhaps another workflow, and no history. `origin`
-    says what the run was started as (see lives.py)."""
+    says what the run was started as (see continuation_counts.py)."""
 
     workflow: str
     workflow_version: str
@@ -296,7 +296,8 @@ class Take(Op, frozen=True, kw_only=True, gc=False):
 
 class Count(Op, frozen=True, kw_only=True, gc=False):
     """Correct how often a run of this engine was recovered in a row: by -1 while the run only waits, so that the death
-    of its process is not counted against it, and by +1 before it executes something again. See models/common/blame.py.
+    of its process is not counted against it, and by +1 before it executes something again. See
+    models/common/crash_blame.py.
     """
 
     claim: int

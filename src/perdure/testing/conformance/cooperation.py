@@ -16,8 +16,8 @@ from perdure.kernel.cooperation import (
     stored_version,
 )
 from perdure.kernel.lineages import origin_of
+from perdure.kernel.runless_rows import HandlerChange, SharedWrites
 from perdure.kernel.runs import Hold
-from perdure.kernel.shared import HandlerChange, SharedWrites
 from perdure.kernel.status import Status
 from perdure.ports import Offer
 from perdure.testing.conformance.base import Author, Rules, a_run, a_wait, insert, update
