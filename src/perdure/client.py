@@ -1,8 +1,9 @@
 """The API of an engine without its workflow code: start runs, send events, read and change runs from any process.
 
 A client registers with the store, as an engine does, but owns no runs. If an engine owns a run, that engine decides
-about changes of the run. Otherwise the client decides about them itself. The verbs are in api/verbs.py. Everything about
-one run (status, result, cancel, retry) is in api/run_handle.py.
+about changes of the run. Otherwise the client decides about them itself.
+
+The verbs are in api/verbs.py. Everything about one run (status, result, cancel, retry) is in api/run_handle.py.
 """
 
 from __future__ import annotations
