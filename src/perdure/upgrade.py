@@ -55,7 +55,7 @@ def look_at_file(file: Path) -> FileView:
     """Return the state of an SQLite file, without reading its tables."""
     import sqlite3
 
-    from perdure.storage.sqlite.losses import has_reset_bug, known_losses
+    from perdure.storage.sqlite.lost_commits import has_reset_bug, known_losses
 
     has_bug = has_reset_bug(sqlite3.sqlite_version_info)
     return FileView(sqlite_version=sqlite3.sqlite_version, has_reset_bug=has_bug, lost=known_losses(file.resolve()))

@@ -17,8 +17,8 @@ from perdure.kernel.operation_notices import Readiness
 from perdure.kernel.ops import Op
 from perdure.kernel.rows import Entry
 from perdure.kernel.rules.delivery import FromCommit
+from perdure.kernel.runless_rows import SharedWrites
 from perdure.kernel.runs import Run
-from perdure.kernel.shared import SharedWrites
 from perdure.kernel.tasks import TaskWrites
 from perdure.kernel.wait_matches import Mailbox
 

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Literal, TypeVar
 
-from perdure.coordinator.call_patience import Silences, call_began
+from perdure.coordinator.call_spans import Silences, call_began
+from perdure.coordinator.caller_patience import unavailable
 from perdure.coordinator.inbox import Inbox
 from perdure.coordinator.queued_ops import Item
-from perdure.coordinator.store_retries import unavailable
 from perdure.errors import StoreError, StoreUnavailable
 
 _LOOK_EVERY_S: Final = 1.0

@@ -1,7 +1,7 @@
 """The coordinator: one queue, one decision at a time, one commit per batch; only then replies and effects.
 
 While a commit is in flight, ops queue up. The next batch is decided once the outcome of the commit is known.
-settlement.py handles failed commits, store_requests.py repeats requests, and registration.py handles an engine that was
+settlement.py handles failed commits, store_retries.py repeats requests, and registration.py handles an engine that was
 declared dead. No other part of the engine writes.
 """
 
@@ -13,14 +13,14 @@ from collections.abc import Awaitable, Callable, Container, Sequence
 from contextlib import suppress
 from typing import Any
 
+from perdure.coordinator.caller_patience import call_began
 from perdure.coordinator.damage import damage_to
 from perdure.coordinator.listener import CoordinatorListener
 from perdure.coordinator.parts import Parts, verb
 from perdure.coordinator.queued_ops import Callback, Item
 from perdure.coordinator.registration import Registration
 from perdure.coordinator.settlement import Settlement
-from perdure.coordinator.store_requests import StoreRequests
-from perdure.coordinator.store_retries import call_began
+from perdure.coordinator.store_retries import StoreRequests
 from perdure.errors import EngineStopped, PerdureError, RunOwnedElsewhere, StoreError, StoreMisconfigured
 from perdure.kernel.ops import CheckFence, Op, Wake
 from perdure.kernel.rows import Engine

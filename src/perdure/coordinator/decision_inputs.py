@@ -15,7 +15,7 @@ from perdure.coordinator.batch_builder import BatchBuilder
 from perdure.coordinator.batch_context import BatchContext
 from perdure.coordinator.damage import check_sound
 from perdure.coordinator.memory import Memory
-from perdure.coordinator.shared import shared_inputs, task_now
+from perdure.coordinator.runless_rows import shared_inputs, task_now
 from perdure.errors import DeadLetterNotFound, HandlersChanged, RunFinished
 from perdure.kernel import wait_matches
 from perdure.kernel.decision import NO_INPUT, DecisionInput, Stored

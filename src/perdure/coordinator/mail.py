@@ -13,8 +13,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from perdure.coordinator.caller_patience import unavailable
 from perdure.coordinator.coordinator import Coordinator
-from perdure.coordinator.store_retries import unavailable
 from perdure.errors import EngineBug, PerdureError, StoreError
 from perdure.kernel import mail
 from perdure.kernel.ops import CheckFence, NotifyMembers, Op

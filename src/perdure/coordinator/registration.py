@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from perdure.coordinator.caller_patience import Restarts
 from perdure.coordinator.parts import Parts
 from perdure.coordinator.queued_ops import from_outside
-from perdure.coordinator.store_requests import StoreRequests
-from perdure.coordinator.store_retries import Restarts
+from perdure.coordinator.store_retries import StoreRequests
 from perdure.errors import Fenced, StoreBroken, StoreMisconfigured
 from perdure.kernel.rows import Engine
 

@@ -25,7 +25,7 @@ from perdure.coordinator.parts import Parts
 from perdure.coordinator.queued_ops import Item, from_outside, without_mail
 from perdure.coordinator.registration import Registration
 from perdure.coordinator.replies import answer
-from perdure.coordinator.store_requests import StoreRequests
+from perdure.coordinator.store_retries import StoreRequests
 from perdure.coordinator.turns import in_turns
 from perdure.errors import (
     CommitConflict,

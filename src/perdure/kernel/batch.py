@@ -11,8 +11,8 @@ from perdure.kernel.artifacts import ArtifactWrites
 from perdure.kernel.cooperation import Cooperation
 from perdure.kernel.events import DeadLetter, Event
 from perdure.kernel.rows import Entry, Mail, PublishedValue, StreamItem, Wait
+from perdure.kernel.runless_rows import SharedWrites
 from perdure.kernel.runs import Audit, Outcome, Run
-from perdure.kernel.shared import SharedWrites
 from perdure.kernel.status import Status
 from perdure.kernel.tasks import TaskWrites
 

@@ -20,8 +20,8 @@ from perdure.kernel.failures import Failure
 from perdure.kernel.operation_notices import NOT_NOTIFIED, Readiness
 from perdure.kernel.records import Record
 from perdure.kernel.rows import Entry, PublishedValue, StreamItem, Wait
+from perdure.kernel.runless_rows import SharedWrites
 from perdure.kernel.runs import Audit, Outcome, Run
-from perdure.kernel.shared import SharedWrites
 from perdure.kernel.status import FINISHED, Status, check_transition
 from perdure.kernel.tasks import Task, TaskWrites
 from perdure.kernel.wait_matches import EMPTY, Mailbox

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from perdure.kernel.lives import without_life
+from perdure.kernel.continuation_counts import without_life
 
 Lineage = tuple[str, ...]
 

@@ -71,7 +71,7 @@ class End(Struct, frozen=True, kw_only=True, gc=False):
 
 class Continuation(Struct, frozen=True, kw_only=True, gc=False):
     """The call that a run continues as: the same run, with another input and perhaps another workflow, and no history.
-    `origin` names the call that the run was started as (see lives.py)."""
+    `origin` names the call that the run was started as (see continuation_counts.py)."""
 
     workflow: str
     workflow_version: str
@@ -301,7 +301,7 @@ class Take(Op, frozen=True, kw_only=True, gc=False):
 class Count(Op, frozen=True, kw_only=True, gc=False):
     """Correct the number of recoveries in a row of a run of this engine. The number is lowered by 1 while the run only
     waits, so that the death of its process is not counted against it. It is raised by 1 before the run executes
-    something again. See models/common/blame.py.
+    something again. See models/common/crash_blame.py.
     """
 
     claim: int

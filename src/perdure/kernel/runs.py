@@ -67,7 +67,7 @@ class Run(Struct, frozen=True, kw_only=True, gc=False):
     bond: str = ""  # to its parent: awaited | started | detached | called
     consumed: bool = False  # its failure was handed to a run that waited for it
     undo: int = 0  # how many compensations it has registered
-    origin: str = ""  # if the run has continued: the call it was started as, and how often (lives.py)
+    origin: str = ""  # if the run has continued: the call it was started as, and how often (continuation_counts.py)
     tags: Mapping[str, str] = field(default_factory=dict)
     hold: Hold | None = None
     deadline: int | None = None  # an operation's run has one only while it is held, see kernel/rules/operations.py

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from perdure.kernel import ops
 from perdure.kernel.decision import Decision, DecisionInput
+from perdure.kernel.runless_rows import SharedWrites
 from perdure.kernel.runs import Run
-from perdure.kernel.shared import SharedWrites
 
 
 def put(_run: Run | None, op: ops.PutRecord, _me: str, inputs: DecisionInput) -> Decision:

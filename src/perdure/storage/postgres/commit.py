@@ -40,7 +40,7 @@ from perdure.storage.postgres.rows import (
     stream_item_rows,
     wait_rows,
 )
-from perdure.storage.postgres.shared import write as write_shared
+from perdure.storage.postgres.runless_rows import write as write_shared
 from perdure.storage.postgres.tasks import tasks_of
 
 BLOCK: Final = 2**20  # how many numbers a commit takes at once

@@ -10,7 +10,7 @@ from typing import Any, Final
 import asyncpg
 
 from perdure.errors import CommitRefused, Misuse, StoreBroken, StoreBusy, StoreError, UnstorableValue
-from perdure.storage.neighbours import Neighbour
+from perdure.storage.local_hints import Neighbour
 from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.clock import ServerClock, passed_us
 from perdure.storage.postgres.connection import Lane, Lanes, check_session, connect

@@ -13,7 +13,7 @@ from perdure.errors import StoreBusy, StoreError
 from perdure.kernel.batch import Batch, Committed, winners_elsewhere
 from perdure.kernel.rows import Staged
 from perdure.ports import Insertion, Rows, Statement, StepPlace, Taken, Transacts
-from perdure.storage.neighbours import is_free
+from perdure.storage.local_hints import is_free
 from perdure.storage.postgres.access import PostgresAccess
 from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.artifacts import PostgresArtifacts

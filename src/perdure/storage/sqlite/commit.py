@@ -69,8 +69,8 @@ from perdure.storage.sqlite.rows import (
     updated_run,
     wait_rows,
 )
-from perdure.storage.sqlite.shared import SomebodyElseWasFaster
-from perdure.storage.sqlite.shared import write as write_shared
+from perdure.storage.sqlite.runless_rows import SomebodyElseWasFaster
+from perdure.storage.sqlite.runless_rows import write as write_shared
 from perdure.storage.sqlite.streams import write as write_streams
 from perdure.storage.sqlite.tasks import TaskTaken
 from perdure.storage.sqlite.tasks import write as write_tasks

@@ -21,7 +21,7 @@ from perdure.storage.sqlite.checkpoints import bring_in_all
 from perdure.storage.sqlite.commit import check_fence
 from perdure.storage.sqlite.database import SqliteSlice
 from perdure.storage.sqlite.liveness import SignsOfLife
-from perdure.storage.sqlite.losses import report_loss, report_losses
+from perdure.storage.sqlite.lost_commits import report_loss, report_losses
 from perdure.storage.sqlite.queries import QUERIES
 from perdure.storage.sqlite.reads import due_waits, load_now
 from perdure.storage.sqlite.rows import engine_of, json_text

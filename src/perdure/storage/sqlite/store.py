@@ -27,12 +27,12 @@ from perdure.storage.sqlite.fleet import SqliteFleet
 from perdure.storage.sqlite.insertion import insertion
 from perdure.storage.sqlite.journals import SqliteJournals
 from perdure.storage.sqlite.mail import SqliteMail
-from perdure.storage.sqlite.pace import brisk_switching
 from perdure.storage.sqlite.records import SqliteRecords
 from perdure.storage.sqlite.retention import SqliteRetention
 from perdure.storage.sqlite.runs import SqliteRuns
 from perdure.storage.sqlite.steps import StepTransactions
 from perdure.storage.sqlite.streams import SqliteStreams
+from perdure.storage.sqlite.switch_interval import brisk_switching
 from perdure.storage.sqlite.tasks import SqliteTasks
 
 

@@ -20,7 +20,7 @@ from perdure.kernel.cooperation import (
     asked_from_above,
 )
 from perdure.kernel.lineages import read_origin
-from perdure.kernel.shared import HandlerChange
+from perdure.kernel.runless_rows import HandlerChange
 
 
 class CooperationTables(Struct, eq=False):

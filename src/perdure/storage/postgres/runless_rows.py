@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from perdure.errors import CommitConflict
-from perdure.kernel.shared import SharedWrites
+from perdure.kernel.runless_rows import SharedWrites
 from perdure.storage.postgres import access, cooperation, records
 from perdure.storage.postgres.driver import Connection
 from perdure.storage.postgres.queries import Query

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from perdure.coordinator.batch_context import BatchContext, Shared
 from perdure.kernel.decision import DecisionInput
 from perdure.kernel.ops import PutRecord, PutToken, RetireHandlers
-from perdure.kernel.shared import SharedWrites
+from perdure.kernel.runless_rows import SharedWrites
 from perdure.kernel.tasks import Task, TaskWrites
 
 
