@@ -176,6 +176,7 @@ OTHERWISE = {
     "new": "files",
     "events purge": "what has expired, which engines remove by themselves",
     "demo": "a store of its own, which is gone afterwards",
+    "explore": "stores in memory, which are gone afterwards",
     "bench": "a store of its own, which is gone afterwards",
     "migrate": "the schema, which has versions and no actors",
     "worker": "what runs do, whose actor is the engine",

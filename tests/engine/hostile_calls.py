@@ -92,7 +92,8 @@ def public_calls() -> Iterator[Public]:
 HANDED_OUT = {
     "Context", "Deadline", "Delivered", "Emission", "Event", "Failure", "Frame", "Handlers", "Kind", "NamedEvent",
     "NextStep", "NodeRef", "NodeTokens", "Pending", "Queued", "RunEnded", "TargetFinished", "TargetNotFound",
-    "TimeReached", "BulkReport", "CrashReport", "GraphEvent", "GraphEvents", "GraphToken", "JoinTokens", "TokensView",
+    "TimeReached", "BulkReport", "CrashReport", "Exploration", "Finding",
+    "GraphEvent", "GraphEvents", "GraphToken", "JoinTokens", "TokensView",
 }  # fmt: skip
 
 

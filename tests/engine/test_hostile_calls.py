@@ -54,7 +54,7 @@ INSIDE = {
     "RootHandle.__init__", "RunCall.__init__", "RunHandle.__init__", "Scope.__init__", "Step.__init__",
     "StepCall.__init__", "Stub.__init__", "Workflow.__init__",
     "Retry.again", "Retry.pause_us",
-    "RunCall.digest_for", "RunCall.send", "RunCall.throw", "StepCall.send", "StepCall.throw",
+    "RunCall.digest_for", "RunCall.input", "RunCall.send", "RunCall.throw", "StepCall.send", "StepCall.throw",
     "Kind.policy", "Kind.prepare", "Kind.refuse", "FaultyStore.*", "StoreProxy.*",
     "App.__init__", "Dashboard.covers", "Dashboard.identify", "Dashboard.refused",
     "Credentials.*",  # the HTTP server's
@@ -64,8 +64,8 @@ INSIDE = {
 # With arguments that fit they would end the engine, wait for what never comes, ask the network, or change the process.
 ONLY_WRONG = {
     "add_kind", "addresses", "assert_exactly_once", "assert_readiness_agrees", "check_store", "compensate",
-    "continue_as", "death", "each", "fresh_urls", "run_with_crashes", "serve", "shutdown", "survive", "trace",
-    "until_stopped", "kill", "Engine.open", "Client.open", "Blocking.open", "close", "VirtualClock.sleep",
+    "continue_as", "death", "each", "explore", "fresh_urls", "run_with_crashes", "serve", "shutdown", "survive",
+    "trace", "until_stopped", "kill", "Engine.open", "Client.open", "Blocking.open", "close", "VirtualClock.sleep",
     "YieldPoints.passed",
 }  # fmt: skip
 VERBS = {

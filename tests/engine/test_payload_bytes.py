@@ -36,7 +36,7 @@ LARGE = Limits(payload_bytes_max=3_000_000)
 MUCH = ["x" * 1_000] * 2_500
 
 ROOT, CHILD = topic("root"), topic("child")
-NOTE = Key[Any]("note", object)
+NOTE = Key[Any]("long-note", object)
 
 
 @workflow

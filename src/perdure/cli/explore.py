@@ -60,7 +60,7 @@ def add_to(app: typer.Typer) -> None:
         ] = 100,
         trials: Annotated[int, typer.Option("--trials", min=1, help="How many trials are run at most.")] = 1_000,
     ) -> int:
-        """Run a workflow again and again in memory, with everything that can go wrong.
+        """Run a workflow with every crash, and report mistakes.
 
         The trials have a crash at every commit, a failure of each step, a cancellation at every commit, and every order
         in which steps can end.

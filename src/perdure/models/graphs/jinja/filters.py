@@ -373,7 +373,7 @@ def _get(frame: Frame, value: Any, path: Any, default: Any = MISSING) -> Any:
     else:
         path = text_of(frame, path)
         if len(path) > _PATH_CHARS_MAX:
-            raise RenderingFailed(f"the path to a field may have {_PATH_CHARS_MAX:,} characters, not {len(path):,}")
+            raise RenderingFailed(f"a field's path may have at most {_PATH_CHARS_MAX:,} characters, not {len(path):,}")
         frame.spend(3 + path.count("."))
         found = value
         for part in path.split("."):
