@@ -1,4 +1,4 @@
-"""Mismatches: the code does not fit the journal. What differs, and where."""
+"""Mismatches between the code and the journal: what differs, and where."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perdure.kernel.rows import Entry
 
 
 class Mismatch(PerdureError):
-    """The code does not fit the journal. `details` shows both of them."""
+    """The code does not fit the journal. `details` shows the code's request and the journal's entries."""
 
     details: str
 

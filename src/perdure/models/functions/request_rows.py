@@ -1,4 +1,4 @@
-"""Rows of requests: what a run's requests are in the store. Waits, children to start, continuations."""
+"""Rows of requests: the waits, children and continuations of a run, as the store has them."""
 
 from __future__ import annotations
 
