@@ -134,8 +134,7 @@ class Answers:
         self._activations.write(live, live.ask_done(ask, text, None, at=at, read=read, consumed=consumed))
 
     def _set_event_aside(self, live: LiveRun, ask: Ask, event: Event, wrong: str) -> None:
-        """Make an event a dead letter, because it does not fit the event class that the run waits for. The run waits
-        on.
+        """Make a dead letter of an event that does not fit the event class of the wait. The run waits on.
 
         A crash before the commit leaves the event where it was. It is set aside when the run is back in memory.
         """

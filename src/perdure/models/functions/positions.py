@@ -83,7 +83,7 @@ class AskingLoop(GeneratorLoop):
         self._new_timers: list[TimerRequest] | None = None
         self._steps_cancelled: list[str] | None = None
         self._timers_dropped: list[str] | None = None
-        self._only_steps = True  # Whether this activation has requested steps, and nothing else.
+        self._only_steps = True  # True while this activation has requested only steps, and withdrawn nothing.
         self.elapsed = 0  # The number of the last journal entry with which a timeout elapsed.
         self.has_compensations = False
         self.has_digests = False  # Whether calls are compared by their arguments. Set by the run.
