@@ -1,7 +1,7 @@
 """Decides what happens next in a run of a graph. Pure: no asyncio, no I/O, no clock.
 
 The machine gets results and returns decisions. The same results in the same order give the same decisions, live and in
-replay. A result for a token that no longer exists (late, or twice) changes nothing. How tokens move is in flow.py.
+replay. A result for a token that no longer exists (late, or twice) changes nothing. flow.py moves the tokens.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Machine:
         return self._decided()
 
     def give_up(self, error: GraphFailed) -> Decisions:
-        """Fail the run, whatever it does."""
+        """Fail the run at once."""
         if self._flow.end is None:
             self._flow.fail_run(error)
         return self._decided()

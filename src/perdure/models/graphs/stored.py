@@ -22,12 +22,12 @@ from perdure.models.graphs.references import imported, remembered_reducer
 from perdure.models.graphs.spec import GraphSpec
 
 RECORD_KIND: Final = "graph"
-KEY: Final = "perdure.definition"  # under which runs published it before outlines had it
+KEY: Final = "perdure.definition"  # the key of the definition in runs from before outlines had it
 _UNKNOWN: Final = "unknown"
 
 
 class StoredDefinition(Struct, frozen=True, kw_only=True):
-    """What the store keeps of a graph: its definition, and the names of its children by their references."""
+    """A graph as the store keeps it: its definition, and the names of its children by their references."""
 
     definition: dict[str, Any]
     children: dict[str, tuple[str, str]] = {}
@@ -51,7 +51,7 @@ def digest_of(definition: GraphSpec) -> str:
 
 
 def stored(definition: GraphSpec, objects: Mapping[str, Any]) -> StoredDefinition:
-    """Return what the store keeps of a definition. `objects` are those that it refers to by name."""
+    """Return a definition as the store keeps it. `objects` are the objects that it refers to by name."""
     children: dict[str, tuple[str, str]] = {}
     for node in definition.nodes.values():
         reference = getattr(node, "workflow", "")

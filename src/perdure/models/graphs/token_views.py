@@ -1,4 +1,4 @@
-"""Views of a run's tokens: how many are where, each with its path and state, and what happened."""
+"""Views of a run's tokens: their number at each node, each token with its path and state, and the events."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class GraphToken(Struct, frozen=True, kw_only=True):
 
     `path` is "root", with the node and the branch's index for each fork of several branches that it is in:
     "root.plan.0.search.2". `iterations` counts how often the token took each edge with a limit. `since` is when its
-    state began. `awaiting` is the number of branches that its join still waits for; `error` is its failure; `reason` is
+    state began. `awaiting` is the number of branches that its join still waits for. `error` is its failure. `reason` is
     why it was cancelled.
     """
 
@@ -106,9 +106,9 @@ class TokensView(Struct, frozen=True, kw_only=True):
 
 
 class GraphEvent(Struct, frozen=True, kw_only=True):
-    """Something that happened in a graph's run. `seq` numbers a run's events from 1 on, and never changes. `entry` is
-    the number of the journal entry that caused it, 0 for the start. `token` is the id of a token, `edge` an edge like
-    "plan -> search"."""
+    """An event of a graph's run. `seq` numbers a run's events from 1 on, and never changes. `entry` is the number of
+    the journal entry that caused it, 0 for the start. `token` is the id of a token, `edge` an edge like "plan ->
+    search"."""
 
     seq: int
     kind: EventKind

@@ -135,7 +135,7 @@ async def _transport(stack: AsyncExitStack, url: str | None, command: list[str],
 
 
 def _leaf(error: BaseException) -> BaseException:
-    """The error that matters in a group of them."""
+    """Return the error that matters in a group of errors."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
