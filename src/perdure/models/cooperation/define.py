@@ -89,10 +89,10 @@ class OperationStep(Generic[M]):
         timeout: Duration | None = None,
         heartbeat_timeout: Duration | None = None,
     ) -> Any:
-        """Set the function that undoes the step: called with (scope, message, cause), after its children were rolled
-        back.
+        """Set the function that undoes the step, called with (scope, message, cause).
 
-        It takes the options of a step. If the last attempt fails, the rollback has failed.
+        It is called after the step's children were rolled back. It takes the options of a step. If the last attempt
+        fails, the rollback has failed.
         """
 
         def decorate(function: Rollback[M]) -> Rollback[M]:
@@ -128,12 +128,11 @@ class OperationStep(Generic[M]):
         timeout: Duration | None = None,
         heartbeat_timeout: Duration | None = None,
     ) -> Any:
-        """Set the function for failures of children: called with (scope, message, failure, attempt), when they rolled
-        back.
+        """Set the function for failures of children, called with (scope, message, failure, attempt).
 
-        If the function returns, the failure is handled. The run waits for the handlers of the messages that the
-        function emitted, and then goes on. If these handlers fail too, the function is called again, with the next
-        attempt. If the function raises, the run rolls back.
+        It is called when children have failed and rolled back. If the function returns, the failure is handled. The run
+        waits for the handlers of the messages that the function emitted, and then goes on. If these handlers fail too,
+        the function is called again, with the next attempt. If the function raises, the run rolls back.
 
         `scope.next_step` is the next step that the step named. It counts if the function returns nothing. If the
         function returns a NextStep, that step counts instead.

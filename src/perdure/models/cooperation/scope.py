@@ -82,8 +82,10 @@ class Call(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NextStep(Struct, frozen=True):
-    """The choice of the next step: the following step, the same step again, or another (by its number from 0, or its
-    name)."""
+    """The choice of the next step: the following step, this step again, or another step.
+
+    Another step is given by its number from 0, or by its name.
+    """
 
     kind: Literal["go_on", "repeat", "go_to"]
     target: int | str | None = None
@@ -157,8 +159,10 @@ class Scope:
 
     @property
     def tokens(self) -> tuple[CancellationToken, ...]:
-        """The cancellation tokens of this run: the tokens of the run that emitted its message, and the tokens that the
-        message was emitted with."""
+        """The cancellation tokens of this run.
+
+        They are the tokens of the run that emitted its message, and the tokens that the message was emitted with.
+        """
         return tuple(CancellationToken(name) for name in token_names(self.context))
 
     def emit(

@@ -15,8 +15,11 @@ from perdure.values.arguments import Duration, checked, span_of
 
 
 class Handlers(Struct, frozen=True, kw_only=True):
-    """The known handlers of a topic when a message is emitted: handlers in the durable registry, handlers that have
-    ever taken a message of the topic, and handlers that were explicitly taken out of the registry."""
+    """The known handlers of a topic when a message is emitted.
+
+    They are the handlers in the durable registry, handlers that have ever taken a message of the topic, and handlers
+    that were explicitly taken out of the registry.
+    """
 
     registered: frozenset[str] = frozenset()
     seen: frozenset[str] = frozenset()
@@ -83,8 +86,11 @@ class Strategy:
         return handlers.registered
 
     def joins(self, topic: str, handlers: Handlers) -> frozenset[str]:
-        """Return the handlers that may still get a run for a message while its emitter waits, if they registered after
-        the message was emitted. Once the emitter has gone on, no handler gets a run."""
+        """Return the handlers that may still get a run for a message while its emitter waits.
+
+        A handler gets this run only if it registered after the message was emitted. Once the emitter has gone on, no
+        handler gets a run.
+        """
         return self.expected(topic, handlers)
 
     def goes_on(self, pending: Pending) -> bool:
@@ -135,8 +141,10 @@ class TimeWindow(Strategy):
 
 
 class Historical(Strategy):
-    """Wait for the handlers that have taken a message of the topic before, unless they were taken out of the
-    registry."""
+    """Wait for the handlers that have taken a message of the topic before.
+
+    Handlers that were taken out of the registry are left out.
+    """
 
     def expected(self, topic: str, handlers: Handlers) -> frozenset[str]:
         del topic

@@ -142,13 +142,12 @@ class CurrentStep:
         return self._connection
 
     def heartbeat(self, details: Any = None) -> None:
-        """Report that the attempt is alive, and how far it got. The next attempt finds the details in
-        `heartbeat_details`.
+        """Report that the attempt is alive, and how far it got.
 
-        Never waits. Only the newest details count, and None leaves the earlier details as they are. They are stored
-        soon, not at once: a crash of the engine's process may lose the details of the last fifth of a second. In an
-        attempt that has ended or was given up, this does nothing. Raises UnstorableValue if the details have no JSON
-        form.
+        The next attempt finds the details in `heartbeat_details`. This never waits. Only the newest details count, and
+        None leaves the earlier details as they are. They are stored soon, not at once: a crash of the engine's process
+        may lose the details of the last fifth of a second. In an attempt that has ended or was given up, this does
+        nothing. Raises UnstorableValue if the details have no JSON form.
         """
         self._body.beat(details)
 

@@ -155,8 +155,10 @@ def last_wins(target: str, source: str | None = None) -> MergeSpec:
 
 @checked(error=InvalidDefinition)
 def reduce_with(reducer: Callable[[list[Any]], Any], target: str, source: str | None = None) -> Bound:
-    """Put the result of `reducer`, called with the list of outputs, at `target`. It must be pure: replays call it
-    again."""
+    """Put the result of `reducer`, called with the list of outputs, at `target`.
+
+    The reducer must be pure: replays call it again.
+    """
     reference = reference_of(reducer)
     spec = MergeSpec(strategy="reduce", target=target, source=source, reducer=reference)
     return Bound(spec, "reducer", reference, reducer)
@@ -176,8 +178,10 @@ def terminate(status: Literal["succeeded", "failed"] = "succeeded", message: str
 
 @checked(error=InvalidDefinition)
 def timer(duration: Duration | str | None = None, *, until: str | None = None) -> Kind:
-    """A node that waits for a duration (seconds, or an expression for them), or until the time that an expression
-    gives."""
+    """A node that waits for a duration, or until a time.
+
+    The duration is a number of seconds, or an expression for it. The time is an expression.
+    """
     return Timer(seconds=duration if isinstance(duration, str) else seconds(duration), until=until)
 
 
@@ -200,8 +204,11 @@ def http(
     secret: str | None = None,
     secret_headers: Mapping[str, str] | None = None,
 ) -> Kind:
-    """A node that makes an HTTP request. `url`, and the values of the other parameters, are expressions. `secret` is
-    the name of a key that is sent as `Authorization: Bearer …`. `secret_headers` maps headers to names of secrets."""
+    """A node that makes an HTTP request.
+
+    `url`, and the values of the other parameters, are expressions. `secret` is the name of a key that is sent as
+    `Authorization: Bearer …`. `secret_headers` maps headers to names of secrets.
+    """
     return Http(
         url=url,
         method=method,
@@ -235,9 +242,10 @@ def llm(
     stall_timeout: Duration = 120.0,
     attempt_timeout: Duration = 600.0,
 ) -> Bound | Kind:
-    """A node that asks a model at an endpoint with OpenAI's chat completions. Its result is {output, usage, model,
-    repairs}. `schema` is a type or a JSON Schema. `secret` is the name of a key. `profile` and `prompt_spec` name
-    records, like "fast" or "fast@2". docs/graphs.md describes the other fields.
+    """A node that asks a model at an endpoint with OpenAI's chat completions.
+
+    Its result is {output, usage, model, repairs}. `schema` is a type or a JSON Schema. `secret` is the name of a key.
+    `profile` and `prompt_spec` name records, like "fast" or "fast@2". docs/graphs.md describes the other fields.
 
     Raises InvalidDefinition."""
     spec = Llm(
@@ -271,10 +279,12 @@ def mcp(
     secret: str | None = None,
     secret_env: Mapping[str, str] | None = None,
 ) -> Kind:
-    """A node that calls a tool of an MCP server. The node's `input` has the arguments. Its result is {text, content,
-    structured}. The server is at `url`, an expression. Or `command` is a program that is started for each call.
-    `secret` is the name of a key that is sent to the url. `secret_env` maps environment variables of the program to
-    names of secrets."""
+    """A node that calls a tool of an MCP server.
+
+    The node's `input` has the arguments. Its result is {text, content, structured}. The server is at `url`, an
+    expression. Or `command` is a program that is started for each call. `secret` is the name of a key that is sent to
+    the url. `secret_env` maps environment variables of the program to names of secrets.
+    """
     return Mcp(tool=tool, url=url, command=list(command), secret=secret, secret_env=dict(secret_env or {}))
 
 
@@ -294,8 +304,10 @@ def metric(
 
 @checked(error=InvalidDefinition)
 def action(name: str) -> Kind:
-    """A node that executes a record of kind "action": its newest version, or the version in "notify@2". The record's
-    expressions see the values that the node's `input` maps, as `input`, and nothing else."""
+    """A node that executes a record of kind "action": its newest version, or the version in "notify@2".
+
+    The record's expressions see the values that the node's `input` maps, as `input`, and nothing else.
+    """
     return Action(action=name)
 
 
@@ -307,9 +319,11 @@ def human(
     schema: Any = None,
     on_timeout: Any = None,
 ) -> Bound | Kind:
-    """A node that gives a person a task of this queue. The answer is the node's result. `schema` is a type or a JSON
-    Schema. `queue` and `title` are templates. When the node's timeout has passed, the node fails, or its result is
-    `on_timeout`, a mapping of expressions. Raises InvalidDefinition."""
+    """A node that gives a person a task of this queue. The answer is the node's result.
+
+    `schema` is a type or a JSON Schema. `queue` and `title` are templates. When the node's timeout has passed, the node
+    fails, or its result is `on_timeout`, a mapping of expressions. Raises InvalidDefinition.
+    """
     spec = Human(queue=queue, title=title, schema=_plain_schema(schema), on_timeout=on_timeout)
     return _with_schema(spec, schema, "human(schema=…)")
 
@@ -322,9 +336,11 @@ def remote(
     schema: Any = None,
     on_timeout: Any = None,
 ) -> Bound | Kind:
-    """A node that gives a remote worker a task. The worker claims it by its queue, and answers {result,
-    context_updates, staged_artifacts}. `schema` describes the result. The other parameters are the same as for `human`.
-    Raises InvalidDefinition."""
+    """A node that gives a remote worker a task.
+
+    The worker claims it by its queue, and answers {result, context_updates, staged_artifacts}. `schema` describes the
+    result. The other parameters are the same as for `human`. Raises InvalidDefinition.
+    """
     spec = Remote(queue=queue, title=title, schema=_plain_schema(schema), on_timeout=on_timeout)
     return _with_schema(spec, schema, "remote(schema=…)")
 
@@ -360,9 +376,12 @@ def child(
     version_from: str | None = None,
     on_failure: Literal["propagate", "catch"] = "propagate",
 ) -> Bound | Kind:
-    """A node that runs a workflow of any model as a child. The workflow is an object or a name. Its name (`name_from`)
-    or version (`version_from`) can also be an expression. If only the name is known, the node's `input` has the
-    arguments by name. A graph has one argument, which is called `input`."""
+    """A node that runs a workflow of any model as a child.
+
+    The workflow is an object or a name. Its name (`name_from`) or version (`version_from`) can also be an expression.
+    If only the name is known, the node's `input` has the arguments by name. A graph has one argument, which is called
+    `input`.
+    """
     if workflow is None or isinstance(workflow, str):
         return Child(
             workflow=workflow or "",

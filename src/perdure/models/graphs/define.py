@@ -227,16 +227,19 @@ class Graph(Workflow[..., O], Generic[I, O]):
         )
 
     def exclusive(self, nodes: NodeName | Iterable[NodeName], *, keep: bool = False) -> None:
-        """Allow only one token of a run at a time at any of these nodes. Others wait for their turn in the order in
-        which they come. A turn ends with the node, or, with `keep`, when the token moves to a node that is not in the
-        list.
+        """Allow only one token of a run at a time at any of these nodes.
+
+        Other tokens wait for their turn in the order in which they come. A turn ends with the node, or, with `keep`,
+        when the token moves to a node that is not in the list.
         """
         names = [nodes] if isinstance(nodes, NodeRef | str) else nodes
         self._open().exclusive.append(ExclusiveSpec(nodes=[named(one) for one in names], keep=keep))
 
     def output(self, mapping: Any) -> None:
-        """Set the run's output: expressions by name. By default it is the object that nodes have written to
-        `output`."""
+        """Set the run's output: expressions by name.
+
+        By default the output is the object that nodes have written to `output`.
+        """
         self._open().output = mapping
 
     def _open(self) -> Draft:
@@ -245,8 +248,9 @@ class Graph(Workflow[..., O], Generic[I, O]):
         return self._draft
 
     def build(self) -> Graph[I, O]:
-        """Check the definition and make it final. Raises InvalidDefinition, which lists all `problems` with their
-        places.
+        """Check the definition and make it final.
+
+        Raises InvalidDefinition, which lists all `problems` with their places.
         """
         try:
             self._draft.built()
@@ -353,16 +357,21 @@ class Graph(Workflow[..., O], Generic[I, O]):
 
     @classmethod
     def read_back(cls, kept: StoredDefinition) -> Graph[Any, Any]:
-        """Return a graph from its stored definition. It can be drawn and can show tokens, but cannot run. Raises
-        InvalidDefinition."""
+        """Return a graph from its stored definition.
+
+        The graph can be drawn and can show tokens, but cannot run. Raises InvalidDefinition.
+        """
         graph: Graph[Any, Any] = cls.__new__(cls)
         graph._define(Draft.of(*readable(kept)), 2)
         forget(graph)
         return graph.build()
 
     def trace(self, run: Run, input: str, entries: Sequence[Entry], codec: Codec, payload_max: int) -> Pieces[Trace]:
-        """Compute from a run's journal where its tokens are and were, and what happened. The pieces must run in plain
-        callbacks, as in `run.tokens()`. Raises InvalidDefinition, and Misuse if the journal does not fit."""
+        """Compute from a run's journal where its tokens are and were, and what happened.
+
+        The pieces must run in plain callbacks, as in `run.tokens()`. Raises InvalidDefinition, and Misuse if the
+        journal does not fit.
+        """
         return trace(run, self._draft_built(), self.signature, input, entries, codec, payload_max)
 
     def __repr__(self) -> str:

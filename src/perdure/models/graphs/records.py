@@ -46,8 +46,11 @@ class Example(Spec, frozen=True, kw_only=True):
 
 
 class PromptSpec(Spec, frozen=True, kw_only=True):
-    """A record of kind "prompt": the `prompt` (as `template`), `system`, `schema`, `strict` and `examples` of an llm
-    node. Nodes that use it must map at least the names that it `requires`."""
+    """A record of kind "prompt".
+
+    It has the `prompt` (as `template`), `system`, `schema`, `strict` and `examples` of an llm node. Nodes that use it
+    must map at least the names that it `requires`.
+    """
 
     description: str = ""
     template: str

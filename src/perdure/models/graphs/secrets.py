@@ -50,8 +50,11 @@ class Secrets:
         self._hosts = dict(hosts or {})
 
     async def get(self, name: str) -> str | None:
-        """Return the secret of this name, None if there is none. Every attempt of a step calls it, so a new secret
-        counts at once. An exception other than Misuse and NonRetryable fails only that attempt."""
+        """Return the secret of this name, None if there is none.
+
+        Every attempt of a step calls this method, so a new secret counts at once. An exception other than Misuse and
+        NonRetryable fails only that attempt.
+        """
         return _variable(name if name in self._names else f"{_PREFIX}{name}")
 
     async def hosts(self, name: str) -> Sequence[str] | None:

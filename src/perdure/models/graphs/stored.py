@@ -34,8 +34,11 @@ class StoredDefinition(Struct, frozen=True, kw_only=True):
 
 
 class DefinitionView(Struct, frozen=True, kw_only=True):
-    """The definition that a run was started with. `is_current` says whether the graph in this process is the same; None
-    if this process has no graph of that name."""
+    """The definition that a run was started with.
+
+    `is_current` says whether the graph in this process is the same. It is None if this process has no graph of that
+    name.
+    """
 
     run_id: str
     workflow: str

@@ -136,8 +136,11 @@ class Preparing:
 
 
 class Kind(Spec, frozen=True, kw_only=True, tag_field="kind"):
-    """The fields of every node. `input` maps the node's parameters to expressions; `output` maps places in the context
-    (`state.…`, `output.…`) to expressions, which see the result as `nodes.<its name>`."""
+    """The fields of every node.
+
+    `input` maps the node's parameters to expressions. `output` maps places in the context (`state.…`, `output.…`) to
+    expressions, which see the result as `nodes.<its name>`.
+    """
 
     description: str = ""
     input: Any = None
