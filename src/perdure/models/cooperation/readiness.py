@@ -18,7 +18,7 @@ from perdure.models.cooperation.strategies import Names, Pending, Strategy, mind
 def outstanding_wait(
     strategy: Strategy, run: OperationRun, progress: Progress, *, giving_up: bool, rolling_back: bool
 ) -> Wait | Dismiss | None:
-    """Return what the run still has to wait for, or None if it can go on."""
+    """Return the wait or the dismissal that the run still needs, or None if it can go on."""
     window = progress.window
     if window is None or not (window.emitted or window.undone):
         return None

@@ -140,7 +140,7 @@ class Scope:
         self.next_step = next_step  # where the step said to go on, for its handler of child failures
         self.emissions: list[Emission] = []
         self.values: list[ReturnValue] = []
-        self.is_over = False  # What the step asked for is being written.
+        self.is_over = False  # The requests of the step are being written.
         self._now = now
         self._ids = ids
         self._names: set[str] = set()  # of its values

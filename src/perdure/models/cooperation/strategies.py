@@ -127,7 +127,7 @@ class TimeWindow(Strategy):
     def goes_on(self, pending: Pending) -> bool:
         if pending.giving_up:
             return True
-        # What has begun must be undone, however long it takes.
+        # Work that has begun must be undone, however long that takes.
         return not pending.missing if pending.rolling_back else pending.now >= self._end(pending)
 
     def looks_again_at(self, pending: Pending) -> int | None:

@@ -61,7 +61,7 @@ class Answers:
         self.awaiting: dict[str, None] = {}
 
     def arm(self, live: LiveRun, asks: Sequence[Ask]) -> None:
-        """Do what a run asks for: arm the timers among the options of its waits, and start its children."""
+        """Perform the requests of a run: arm the timers among the options of its waits, and start its children."""
         for ask in asks:
             if live.asks.get(ask.position) is not ask or live.ended:
                 continue

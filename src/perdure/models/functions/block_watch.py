@@ -68,7 +68,7 @@ class BlockWatch:
 
 
 def culprit(frame: FrameType) -> str:
-    """Return what a thread at this frame is doing: the step, if it runs one, and the place in the code."""
+    """Return the work of a thread at this frame, as a text: the step, if it runs one, and the place in the code."""
     place = traceback.extract_stack(frame, limit=1)[0]
     where = f"{place.filename}:{place.lineno}, in {place.name}"
     outer: FrameType | None = frame

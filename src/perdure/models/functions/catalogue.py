@@ -41,8 +41,8 @@ class Catalogue:
         return versions[-1]
 
     async def check(self, name: str, version: str) -> None:
-        """Check that a living engine has this version of a workflow. Raises UnknownWorkflow, and what `version`
-        raises."""
+        """Check that a living engine has this version of a workflow. Raises UnknownWorkflow, and the errors of
+        `version`."""
         if self._known.get((name, version)) is not None:
             return
         await self.version(name)

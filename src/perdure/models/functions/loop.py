@@ -192,7 +192,7 @@ class WorkflowLoop(AskingLoop):
             self._ready.clear()
 
     def stack(self) -> str:
-        """Return where every unfinished task stands, and what it waits for."""
+        """Return the stacks of all unfinished tasks, with what each task waits for, as a text."""
         return format_stacks(self._unfinished())
 
     def close(self) -> None:

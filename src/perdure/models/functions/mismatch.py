@@ -24,7 +24,7 @@ def other_arguments(entry: Entry, entries: Sequence[Entry], now: str) -> Mismatc
 
 
 def diff(entries: Sequence[Entry], at: int, now: str) -> str:
-    """Return the journal around entry number `at` + 1, and what the code does there instead, as a text."""
+    """Return a text that shows the journal around entry number `at` + 1, and the action of the code there instead."""
     lines = [f"  {_line(e)}" for e in entries[max(0, at - 3) : at]]
     lines += [f"- {_line(e)}" for e in entries[at : at + 3]]
     return "\n".join([*lines, f"+ now: {now}"])

@@ -18,7 +18,7 @@ Begun = tuple[list[Wait], list[Start], list[Task]]
 
 
 class Waiter(Protocol):
-    """A live run and what it waits for. `children` are the ids of the children that it awaits, by position."""
+    """A live run and its waits. `children` are the ids of the children that it awaits, by position."""
 
     id: str
     codec: Codec

@@ -71,7 +71,7 @@ OnPiece = Callable[[str], Awaitable[None]]
 
 
 def wrong_with_url(url: str) -> str | None:
-    """Return what is wrong with an endpoint's URL, or None."""
+    """Return the problem with an endpoint's URL, or None."""
     try:
         parts = urlsplit(url)
         is_there = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0

@@ -48,7 +48,7 @@ class Machine:
         return self._decided()
 
     def failed(self, token_id: int, error: BaseException, about: dict[str, Any]) -> Decisions:
-        """Handle the failure of a token's node. `about` is what expressions see as `error`."""
+        """Handle the failure of a token's node. Expressions see `about` as `error`."""
         token = self.tokens.take(token_id) if self._flow.end is None else None
         if token is not None:
             node, branches = token.node, token.trail

@@ -26,7 +26,7 @@ class ValueMap:
         return _expressions(self._parts)
 
     def evaluate(self, context: Context) -> Any:
-        """Raises ExpressionFailed."""
+        """Return the mapping with the values of its expressions. Raises ExpressionFailed."""
         return _fill(self._parts, context)
 
 

@@ -138,7 +138,7 @@ class TokenLog:
             self.end(self._settle(token), state, **more)
 
     def end(self, record: Record, state: TokenState, **more: Any) -> None:
-        """Note how a token has ended that is no longer live."""
+        """Note the end of a token that is no longer live."""
         record.state, record.since = state, self._now()
         for name, value in more.items():
             setattr(record, name, value)

@@ -43,7 +43,7 @@ MACROS: Final = {"all": (2, 2), "exists": (2, 2), "exists_one": (2, 2), "map": (
 
 
 class SyntaxFailed(Exception):
-    """What is wrong with a text, and at which character."""
+    """The syntax error of a text, and the character at which it is."""
 
 
 class Node:

@@ -143,7 +143,7 @@ def _go_deeper(frame: Frame, count: int, depth: int) -> None:
 
 
 def is_less(frame: Frame, one: Any, other: Any, sign: str = "<") -> bool:
-    """Raises EvaluationFailed: there is no order between the two."""
+    """Return whether one value is less than another. Raises EvaluationFailed if the two have no order."""
     kind, others = type(one), type(other)
     if kind in _NUMBERS and others in _NUMBERS:
         return bool(one < other)
@@ -155,7 +155,7 @@ def is_less(frame: Frame, one: Any, other: Any, sign: str = "<") -> bool:
 
 
 def is_at_most(frame: Frame, one: Any, other: Any, sign: str = "<=") -> bool:
-    """Raises EvaluationFailed: there is no order between the two."""
+    """Return whether one value is at most another. Raises EvaluationFailed if the two have no order."""
     kind, others = type(one), type(other)
     if kind in _NUMBERS and others in _NUMBERS:
         return bool(one <= other)

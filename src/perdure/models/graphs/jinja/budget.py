@@ -98,7 +98,7 @@ class Frame:
         raise RenderingFailed(f"it has lists or objects more than {VALUE_DEPTH_MAX} deep inside each other")
 
     def write(self, out: list[str], text: str) -> None:
-        """Raises TooMuch."""
+        """Write a text, and pay for it. Raises TooMuch."""
         self.chars_left -= len(text)
         if self.chars_left < 0:
             raise TooMuch(f"it writes more than {OUTPUT_CHARS_MAX:,} characters")

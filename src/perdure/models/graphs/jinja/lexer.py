@@ -62,7 +62,7 @@ def _breaks(source: str) -> list[int]:
 
 
 def tags_of(source: str) -> Iterator[Tag]:
-    """Raises SyntaxWrong."""
+    """Yield the tags and texts of a template. Raises SyntaxWrong."""
     at, strip_next, count = 0, False, 0
     while True:
         found = _TAG.search(source, at)

@@ -49,7 +49,7 @@ class Compiled:
         self.names: frozenset[str] = frozenset(parsing.names.free)
 
     def render(self, values: Mapping[str, Any]) -> str:
-        """Raises RenderingFailed."""
+        """Return the rendered text. Raises RenderingFailed."""
         frame, out = Frame(values), list[str]()
         _run(self._statements, frame, out)
         return "".join(out)

@@ -192,7 +192,7 @@ def is_less(frame: Frame, left: Any, right: Any) -> bool:
 
 
 def calculated(frame: Frame, operator: str, left: Any, right: Any) -> Any:
-    """Raises RenderingFailed, TooMuch."""
+    """Return the result of an arithmetic operator. Raises RenderingFailed, TooMuch."""
     kinds = kind_of(need(left)), kind_of(need(right))
     if operator == "+" and kinds == ("string", "string"):
         return concatenated(frame, [left, right])

@@ -75,7 +75,7 @@ class Mcp(Kind, frozen=True, kw_only=True, tag="mcp"):
 
 
 def _quoted(text: str) -> str:
-    """An expression for a text."""
+    """Return an expression for a text."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
     return f"'{escaped}'"
 

@@ -181,7 +181,7 @@ class Choice:
 
 
 async def _look_up(name: str, version: str | None, place: str) -> Chosen:
-    """Raises UnknownWorkflow, InvalidArguments."""
+    """Look up the version and the model of a workflow. Raises UnknownWorkflow, InvalidArguments."""
     catalogue = current_step().resource(Catalogue)
     try:
         if version is None:
@@ -208,7 +208,7 @@ _LOOKING_UP: Step[Any, Any] = Step(
 
 
 def _text(source: Expression, task: Task, *, empty: bool = False) -> str:
-    """A name or a version. Raises ExpressionFailed."""
+    """Return a name or a version from an expression. Raises ExpressionFailed."""
     value = source.evaluate(task.view)
     try:
         return value if empty and value == "" else checked_text(value, "a workflow's name or version")
