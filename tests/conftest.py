@@ -92,7 +92,7 @@ ON_POSTGRES = {
     "test_meeting",
     "test_misused_scopes",
     "test_misfits",
-    "test_neighbours",
+    "test_local_hints",
     "test_pieces",
     "test_forgetting",
     "test_functions",

@@ -344,7 +344,7 @@ DECIDING = {
         "batch_decisions",
         "queued_ops",
         "memory",
-        "shared",
+        "runless_rows",
     )
 }
 

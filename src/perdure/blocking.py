@@ -1,6 +1,7 @@
 """A client or an engine for code that does not await: scripts, notebooks, Django and Flask.
 
-It is not a second API: it waits for the coroutines of the first one, on the event loop of one thread.
+It is not a second API: it runs the coroutines of the client or the engine on the event loop of one thread, and waits
+for their results.
 """
 
 from __future__ import annotations
@@ -30,16 +31,19 @@ _Outcome = tuple[T] | BaseException
 
 @checked(own=("coroutine", "items", "timeout"))
 class Blocking(Generic[C]):
-    """Runs a client, or an engine, on a thread of its own, and waits for its coroutines.
+    """Runs a client or an engine on a thread of its own, and waits for its coroutines.
 
-    client = Client("sqlite:///shop.db") wait = Blocking(client)
+        client = Client("sqlite:///shop.db")
+        wait = Blocking(client)
 
-    run = wait(client.start(checkout("o-17"), id="o-17")) total = wait(run.result(), timeout=30)
+        run = wait(client.start(checkout("o-17"), id="o-17"))
+        total = wait(run.result(), timeout=30)
 
-    Any number of threads may use it at once, whether or not an event loop runs in them. It opens when it is first used,
-    with `open()`, or with `with`. It closes with `close()`, or at the end of the `with`, and at the latest when the
-    program ends; an engine closes when the main thread ends. A process that is forked after it was opened cannot use
-    it. If it is forked before, each process opens its own.
+    Any number of threads may use one Blocking at the same time, whether or not an event loop runs in them. It opens at
+    its first use, at `open()`, or at the start of a `with` block. It closes at `close()` or at the end of the `with`
+    block. If it is still open when the program ends, it closes then. With an engine, it closes when the main thread
+    ends. A process that is forked after the Blocking was opened cannot use it. If you fork before, each process opens a
+    client of its own.
     """
 
     def __init__(self, client: C) -> None:
@@ -60,16 +64,21 @@ class Blocking(Generic[C]):
         self.close()
 
     def open(self) -> None:
-        """Open the client, unless it is open. Raises what the client's `open` raises; then it may be tried again."""
+        """Open the client, unless it is open already.
+
+        Raises the errors of the client's `open`. After an error, you may call this again.
+        """
         self._check_caller()
         with self._lock:
             self._ensure_open()
 
     def close(self) -> None:
-        """Shut the client down, and end the thread. Idempotent. Calls that still wait in other threads get
-        EngineStopped.
+        """Shut the client down, and end the thread.
 
-        In a process that was forked after it was opened, this does nothing: the client belongs to the other process.
+        Idempotent. Calls that still wait in other threads raise EngineStopped.
+
+        In a process that was forked after the client was opened, this does nothing: the client belongs to the process
+        that opened it.
         """
         if self._is_foreign():
             return
@@ -87,7 +96,8 @@ class Blocking(Generic[C]):
             self._thread.join()
 
     def __call__(self, coroutine: Coroutine[Any, Any, T], *, timeout: Duration | None = None) -> T:
-        """Wait for a coroutine of the client, or of a run's handle, and return its result. Raises what it raises.
+        """Wait for a coroutine of the client, or of a run's handle, and return its result. Raises the coroutine's
+        error.
 
         Raises TimeoutError after `timeout`. The time to open the client does not count. After a timeout or Ctrl-C the
         request may still be carried out. If the request has an id or a key, you can send it again.
@@ -112,7 +122,7 @@ class Blocking(Generic[C]):
         while (found := self(_next(items), timeout=timeout)) is not None:
             yield found[0]
 
-    # Its thread.
+    # The thread.
 
     def _ensure_open(self) -> None:
         if self._state == "closed" or (self._state == "open" and self._loop.is_closed()):
@@ -157,7 +167,7 @@ class Blocking(Generic[C]):
             if future.cancel():
                 message = f"it was not done within {timeout} s; what was asked for may still be done"
                 raise TimeoutError(message) from None
-            outcome = future.result()  # It was done just then.
+            outcome = future.result()  # The coroutine ended at that moment.
         except CancelledError:
             if self._state != "closed":
                 raise
@@ -169,10 +179,10 @@ class Blocking(Generic[C]):
             try:
                 raise outcome
             finally:
-                del outcome, future  # The error has this frame, which is not to have the error.
+                del outcome, future  # The error's traceback has this frame, so the frame must not keep the error.
         return outcome[0]
 
-    # Who may not wait.
+    # Callers that must not wait.
 
     def _is_foreign(self) -> bool:
         return self._pid is not None and self._pid != os.getpid()
@@ -190,8 +200,9 @@ class Blocking(Generic[C]):
 
 
 def _before_pools(close: WeakMethod[Callable[[], None]]) -> None:
-    """Register a function for the program's end, before Python closes all thread pools: otherwise steps of an engine
-    that need one would fail. Only Python's own pools have a hook for that moment."""
+    """Register a function that is called when the program ends, before Python closes all thread pools. If an engine
+    closed later, its steps that need a thread pool would fail. Only a private hook of `threading` is called that
+    early."""
     register: Callable[[Callable[[], object]], object] = getattr(threading, "_register_atexit", atexit.register)
     register(lambda: found() if (found := close()) is not None else None)
 
@@ -206,13 +217,13 @@ def _check_waitable(coroutine: object) -> None:
 
 
 async def _outcome(coroutine: Coroutine[Any, Any, T]) -> _Outcome[T]:
-    """Return the outcome of a coroutine as a value: its error is raised where it is waited for, and never in the
-    loop."""
+    """Return the outcome of a coroutine as a value. The thread that waits for the coroutine raises its error; the event
+    loop never does."""
     try:
         return (await coroutine,)
     except asyncio.CancelledError:
         raise
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to who asked
+    except BaseException as error:  # noqa: BLE001 - whatever the error is, the caller gets it
         return error
 
 

@@ -1,7 +1,9 @@
 """The API of an engine without its workflow code: start runs, send events, read and change runs from any process.
 
-A client registers with the store, as an engine does, but owns no runs. If an engine has a run, that engine decides
-about it. Otherwise the client decides itself.
+A client registers with the store, as an engine does, but owns no runs. If an engine owns a run, that engine decides
+about changes of the run. Otherwise the client decides about them itself.
+
+The verbs are in api/verbs.py. Everything about one run (status, result, cancel, retry) is in api/run_handle.py.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from perdure.api.runs import Runs
 from perdure.api.tasks import Tasks
 from perdure.api.topics import Topics
 from perdure.kernel.effects import Drop, Effect, Finish
-from perdure.models.cooperation.live import LiveOperation
+from perdure.models.cooperation.live_run import LiveOperation
 from perdure.models.functions.define import RunCall, Workflow
 from perdure.ports import Clock, Codec, Ids, Probe, Store, new_id
 from perdure.registry import Registry, called
@@ -34,7 +36,7 @@ from perdure.values.limits import Limits
 
 
 class _Bystander:
-    """The listener of a client: it wakes callers that wait for runs that have ended. It executes no runs."""
+    """The listener of a client. When a run ends, it wakes the callers that wait for that run. It executes no runs."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -62,11 +64,11 @@ class _Bystander:
 
 @checked(own=("call",))
 class Client:
-    """Uses a store, and the engines that share it, without executing runs. Use it as an async context manager; one per
-    process is enough.
+    """Uses a store, and the engines that share it, without executing runs.
 
-    `store` is a URL ("sqlite:///shop.db", "postgresql://…") or a Store. `codec` must be the same as that of the
-    engines.
+    Use it as an async context manager; one per process is enough.
+
+    `store` is a URL ("sqlite:///shop.db", "postgresql://…") or a Store. `codec` must be the codec that the engines use.
     """
 
     def __init__(
@@ -115,8 +117,10 @@ class Client:
         await self.shutdown()
 
     async def open(self) -> None:
-        """Open the store, and register with it. Raises StoreError; if the store was given by its URL, it may be tried
-        again."""
+        """Open the store, and register with it.
+
+        Raises StoreError. If you gave the store by its URL, you may try again after an error.
+        """
         session = self.session
         session.assemble(_Bystander(session))
         try:
@@ -129,8 +133,10 @@ class Client:
         session.watch(self.engines.mark_dead)
 
     async def shutdown(self) -> None:
-        """Finish the requests that were made, and close the store. Idempotent. If it is cancelled, it closes at
-        once."""
+        """Finish the requests that were made, and close the store.
+
+        Idempotent. If this call is cancelled, the client closes at once.
+        """
         session = self.session
         if session.state == "open":
             with session.stopping():

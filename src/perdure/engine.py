@@ -35,9 +35,9 @@ from perdure.values.limits import Limits
 class Engine:
     """Executes workflows on a store. Use it as an async context manager, one per process and store.
 
-    `store` is a URL ("sqlite:///shop.db", "postgresql://…", "memory://") or a Store. `workflows` are those that it
-    executes; by default all that are decorated. `resources` are what steps share, by type, such as pools and clients.
-    `limits` bound how many steps run at once, and everything else.
+    `store` is a URL ("sqlite:///shop.db", "postgresql://…", "memory://") or a Store. `workflows` are the workflows that
+    the engine executes; the default is all decorated ones. `resources` are objects that steps share, by type, such as
+    connection pools and clients. `limits` bound how many steps run at once, and everything else.
 
     Leaving the context shuts the engine down gracefully. Killing the process at any moment loses nothing.
     """
@@ -91,20 +91,26 @@ class Engine:
         await self.shutdown()
 
     async def open(self) -> None:
-        """Open the store, register with it, and recover runs that no engine has. Raises StoreBusy if the store cannot
-        be used now, StoreUnavailable if it stopped answering meanwhile, StoreBroken, DuplicateWorkflow."""
+        """Open the store, register with it, and recover runs that no live engine owns.
+
+        Raises StoreBusy if the store cannot be used now, StoreUnavailable if it stops answering meanwhile, StoreBroken,
+        DuplicateWorkflow.
+        """
         await self.runtime.open()
 
     async def recover(self) -> RecoveryReport:
-        """Continue every run that no live engine has and whose workflow this engine has. The engine does this when it
-        opens, and regularly after that."""
+        """Continue every run that no live engine owns and whose workflow this engine has.
+
+        The engine does this when it opens, and regularly after that.
+        """
         return await self.runtime.recover()
 
     async def shutdown(self, grace: Duration | None = None) -> None:
         """Shut the engine down: start nothing new, let running steps end within the grace period, commit, and release
         all runs. Idempotent.
 
-        If it is cancelled, the engine ends at once, like one that was killed, and other engines recover its runs."""
+        If this call is cancelled, the engine ends at once, as if it had been killed, and other engines recover its
+        runs."""
         grace = self.session.limits.grace_s if grace is None else grace
         await self.runtime.shutdown(span_of(grace, "grace").total_seconds())
 

@@ -35,10 +35,11 @@ def called(call: RunCall[Any]) -> Workflow[Any, Any]:
 
 
 class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
-    """Workflows by name and version: the given ones, or, with None, all that are decorated, even later on.
+    """Workflows by name and version: the given workflows, or, with None, all decorated workflows, including those
+    decorated later.
 
-    It is a mapping of functions and graphs. Operations are kept apart, by topic and name: a function, or an operation
-    of another topic, may have the same name.
+    It is a mapping of functions and graphs. Operations are kept separately, by topic and name, since a function, or an
+    operation of another topic, may have the same name.
     """
 
     def __init__(self, workflows: Iterable[Workflow[Any, Any] | Operation[Any]] | None) -> None:
@@ -51,9 +52,10 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
         self._code_of = (-1, (-1, -1))  # the counts for which `_code` was made: see `code`
 
     def code(self) -> frozenset[Code]:
-        """Return all code that can be run here, including what was defined a moment ago. Cheap unless it has changed.
+        """Return all code that can be run here, including code that was defined a moment ago. The call is cheap unless
+        the code has changed.
 
-        The coordinator calls this before it decides a batch, so that the decisions need not ask."""
+        The coordinator calls this before it decides a batch, so that decisions need not call it."""
         made_of = (len(self._known), workflows_defined())
         if made_of != self._code_of:
             self._code_of = made_of
@@ -63,7 +65,7 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
     def _all_code(self) -> Iterator[Code]:
         decorated = decorated_workflows() if self._given is None else []
         names = Counter((workflow.name, workflow.version) for workflow in decorated)
-        # A name that two workflows have by now counts as unknown.
+        # A name that two workflows share counts as unknown.
         since = [one for one in decorated if (key := (one.name, one.version)) not in self._known and names[key] == 1]
         for workflow in (*self._known.values(), *since):
             yield from ((model, workflow.name, workflow.version) for model in ("", workflow.model))
@@ -74,7 +76,7 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
                 yield "operation", operation.name, ""
 
     def load(self) -> None:
-        """Load the workflows that are defined by now. Raises DuplicateWorkflow, Misuse, InvalidDefinition."""
+        """Load the workflows that are defined so far. Raises DuplicateWorkflow, Misuse, InvalidDefinition."""
         given: Iterable[Workflow[Any, Any] | Operation[Any]] = (
             self._given if self._given is not None else [*decorated_workflows(), *decorated_operations()]
         )
@@ -103,14 +105,15 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
         self._known[key] = workflow
 
     def offers(self) -> list[Offer]:
-        """Return the code that is here, as offers for the store. They have fingerprints once one was needed."""
+        """Return the code of this registry, as offers for the store. Offers have fingerprints once a fingerprint was
+        needed."""
         found = [
             Offer(name, version, offered(workflow), workflow.model) for (name, version), workflow in self._known.items()
         ]
         return [*found, *self.operations.offers()]
 
     def of(self, call: RunCall[Any]) -> Workflow[Any, Any]:
-        """Return the workflow of a call that is to be started. Raises Misuse, UnknownWorkflow, DuplicateWorkflow."""
+        """Return the workflow of a call to start. Raises Misuse, UnknownWorkflow, DuplicateWorkflow."""
         workflow = called(call)
         if isinstance(workflow, Stub):
             return workflow
@@ -131,7 +134,7 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
 
     def __getitem__(self, key: tuple[str, str]) -> Workflow[Any, Any]:
         if key not in self._known and self._given is None:
-            # The workflow may have been defined since. A name that two workflows have counts as unknown.
+            # The workflow may have been defined after `load`. A name that two workflows share counts as unknown.
             found = [workflow for workflow in decorated_workflows() if (workflow.name, workflow.version) == key]
             if len(found) == 1:
                 self.add(found[0])

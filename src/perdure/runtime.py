@@ -1,4 +1,4 @@
-"""The runtime, which makes a session an engine: the models, timers, recovery, and the effects of commits."""
+"""The runtime turns a session into an engine: it has the models, timers, recovery, and the effects of commits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from perdure.models.common.deployment import DEPLOYMENT
 from perdure.models.common.host_parts import HostParts
 from perdure.models.common.resources import Resources
 from perdure.models.cooperation.host import OperationHost
-from perdure.models.cooperation.live import LiveOperation
+from perdure.models.cooperation.live_run import LiveOperation
 from perdure.models.cooperation.nesting_depth import Levels
 from perdure.models.functions.block_watch import BlockWatch
 from perdure.models.functions.catalogue import Catalogue
@@ -56,7 +56,8 @@ _KEEPER: Final = "engine"  # the actor in the records of definitions
 
 
 class Runtime:
-    """The listener of an engine's session. Goes on with runs, fires timers, recovers runs that other engines left."""
+    """The listener of an engine's session. It continues runs, fires timers, and recovers the runs of engines that have
+    ended."""
 
     def __init__(self, session: Session, resources: Mapping[type[Any], Callable[[], Any]]) -> None:
         self._session = session
@@ -70,7 +71,7 @@ class Runtime:
         self._is_announcing = False
         self._kept: set[tuple[str, str]] = set()  # graphs whose definitions the store has
         self._block_watch: BlockWatch | None = None
-        self._has_examined = False  # the holds of operations' runs that dead engines left unexamined
+        self._has_examined = False  # whether the holds of operations' runs that dead engines left were examined
         self._levels: Levels
         self._recovery: Recovery
         self._sweeper: Sweeper
@@ -82,8 +83,8 @@ class Runtime:
     # Opening and ending.
 
     async def open(self) -> None:
-        """Open the store, register, acquire resources, and recover runs. Raises StoreError, DuplicateWorkflow, and what
-        a resource's factory raises."""
+        """Open the store, register, acquire resources, and recover runs. Raises StoreError, DuplicateWorkflow, and the
+        errors of the resources' factories."""
         session = self._session
         session.assemble(self)
         self._assemble()
@@ -187,14 +188,14 @@ class Runtime:
         session.stopped()
 
     async def release(self) -> None:
-        """Close all runs in memory, in bounded turns of the event loop."""
+        """Close all runs in memory. Each turn of the event loop closes a bounded number of them."""
         self._timers.close()
         await in_turns(self.functions.closing())
         await self.functions.closings.ended()
         await in_turns(self.operations.closing())
 
     def let_go(self, error: BaseException) -> None:
-        """End everything that does not need the store: the session has ended."""
+        """End everything that does not need the store, because the session has ended."""
         del error
         self._timers.close()
         self._recovery.close()
@@ -203,23 +204,24 @@ class Runtime:
         if self._block_watch is not None:
             self._block_watch.end()
 
-    # What is going on, for tests.
+    # The engine's activity, for tests.
 
     @property
     def is_between_steps(self) -> bool:
-        """Nothing is queued, committed or loaded: only a running step, time or a caller can make something happen."""
+        """Whether nothing is queued, being committed or being loaded: only a running step, time or a caller can make
+        something happen."""
         is_busy = self.functions.busy or self.operations.busy or self._sweeper.busy or self._waker.reading
         return self._session.coordinator.idle and not is_busy
 
     @property
     def steps_running(self) -> int:
-        """How many steps' bodies run now."""
+        """How many bodies of steps run now."""
         return self.functions.steps_running + self.operations.steps_running
 
     # Recovery.
 
     async def recover(self) -> RecoveryReport:
-        """Go on with every run that no live engine owns and whose workflow this engine has."""
+        """Continue every run that no live engine owns and whose workflow this engine has."""
         session = self._session
         while True:
             session.check_open(to_start=True)
@@ -243,7 +245,7 @@ class Runtime:
             self._announce_soon()
 
     def lost_track(self) -> None:
-        """Look for runs to go on with that only the store may know of."""
+        """Look in the store for runs to continue that memory does not know of."""
         self._session.background(self._recover_again())
 
     async def _recover_again(self) -> None:
@@ -253,7 +255,7 @@ class Runtime:
             log.warning("looking for runs to go on with failed and is tried again: %s", error)
 
     async def waiting(self, loaded: Sequence[LoadedRun]) -> set[str]:
-        """Return those of these runs, which all roll back, that execute nothing now."""
+        """Return the ids of those runs that execute nothing now. All runs that are passed in roll back."""
         operations = [one.run for one in loaded if one.run.model == "operation"]
         others = [one for one in loaded if one.run.model != "operation"]
         now = self._session.clock.now()
@@ -273,7 +275,7 @@ class Runtime:
             try:
                 await events.purge()
                 active = await runs.list(status=sorted(ACTIVE), limit=1000)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next time may go well
+            except Exception as error:  # noqa: BLE001 - whatever the error is, the next purge may succeed
                 outage.failed("forgetting expired events failed and is tried again", error)
             else:
                 outage.worked()
@@ -287,9 +289,9 @@ class Runtime:
             self._session.background(self._announce_all())
 
     async def _announce_all(self) -> None:
-        """Notify waiting emitters of new handlers. An emitter that has not been notified yet may go on without them, as
-        if they had been registered a little later. If this engine ends first, the next engine that reads the registry
-        notifies them."""
+        """Notify waiting emitters of new handlers. An emitter that has not been notified yet may go on without the new
+        handlers, as if they had been registered a little later. If this engine ends first, the next engine that reads
+        the registry notifies the emitters."""
         try:
             while self._session.handlers.unannounced:
                 try:
@@ -303,21 +305,21 @@ class Runtime:
             self._is_announcing = False
 
     def expect(self, began: Iterable[LiveOperation]) -> None:
-        """Note that these runs of operations are about to be committed, and to begin here."""
+        """Note that these runs of operations are about to be committed and will begin on this engine."""
         self.operations.expect(began)
 
     def workflow_of(self, call: RunCall[Any]) -> Workflow[Any, Any]:
-        """Return the workflow of a call that is to be started, and store its definition soon. Raises Misuse,
-        UnknownWorkflow, DuplicateWorkflow."""
+        """Return the workflow of a call that is to be started. If it is a graph, its definition is stored in the
+        background. Raises Misuse, UnknownWorkflow, DuplicateWorkflow."""
         workflow = self._session.workflows.of(call)
         if workflow.model == "graph" and (workflow.name, workflow.version) not in self._kept:
             self._session.background(self._keep_definitions([workflow]))
         return workflow
 
     async def _keep_definitions(self, workflows: Iterable[Workflow[Any, Any]]) -> None:
-        """Store the definitions of graphs, for runs that outlive the code. A definition that is stored is not written
-        again. A run whose definition is missing is shown with the help of its code, so a failure of the store does not
-        end this engine."""
+        """Store the definitions of graphs, for runs that outlive their code. A definition that is stored already is not
+        written again. A failure of the store is logged and does not end this engine: a run whose definition is missing
+        is shown with the definition in the code."""
         records = Records(self._session)
         for workflow in workflows:
             if workflow.model == "graph" and (workflow.name, workflow.version) not in self._kept:
@@ -336,7 +338,7 @@ class Runtime:
         for effect in effects:
             try:
                 match effect:
-                    case Proceed():  # By far the most of them.
+                    case Proceed():  # By far the most frequent effect.
                         self.functions.proceed(effect.run_id)
                     case Begin():
                         self._begin(effect)
@@ -348,7 +350,8 @@ class Runtime:
                 log.exception("an effect could not be performed: %r", effect)
 
     def performed(self) -> None:
-        """Let operations' runs go on whose rows are committed: by now they have got all notices of that commit."""
+        """Let operations' runs go on after their rows are committed. At this point they have got all notices of that
+        commit."""
         self.operations.proceed()
 
     def _begin(self, effect: Begin) -> None:
@@ -383,7 +386,7 @@ class Runtime:
     # Time.
 
     def fingerprint(self) -> None:
-        """Give fingerprints to all code that is offered from now on."""
+        """Compute the digest of the deployed code, so that all code that is offered from now on has a fingerprint."""
         DEPLOYMENT.digest()
 
     def arm_deadline(self, run: Run) -> None:
@@ -394,7 +397,7 @@ class Runtime:
             self._deadlines[run.id] = self._timers.arm(run.deadline, partial(self.expire, run.id, run.deadline))
 
     def wake(self, run_id: str, answered: Answered) -> None:
-        """Go on with a run that is due and that no engine owns."""
+        """Continue a run that is due and that no engine owns."""
         self._waker.wake(run_id, answered)
 
     def expire(self, run_id: str, due_at: int, answered: Answered | None = None) -> None:
@@ -406,7 +409,8 @@ class Runtime:
         self._session.coordinator.enqueue(expire, answered)
 
     def _room(self) -> int:
-        """Return how many timers may fire now. Each becomes an op, and ops beyond the next batches would only wait."""
+        """Return how many timers may fire now. Each timer that fires becomes an op, and ops that do not fit into the
+        next batches would only wait."""
         reading = self.functions.reading + self._waker.reading
         return _DUE_AT_ONCE_MAX - self._session.coordinator.queued_due - reading
 

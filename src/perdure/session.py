@@ -1,7 +1,8 @@
-"""What a client, an engine and their facets share: the store, the coordinator, and whether they are open.
+"""The session, which a client or an engine shares with its facets: the store, the coordinator, and whether it is open.
 
 A session is created with its options, assembled and registered when it is opened, and released when it ends. Its
-listener carries out the effects of commits: that of an engine continues runs, that of a client does not.
+listener carries out the effects of commits. The listener of an engine continues runs; the listener of a client does
+not.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 from msgspec import Struct
 
-from perdure.coordinator.call_patience import outside_of_calls
+from perdure.coordinator.call_spans import outside_of_calls
+from perdure.coordinator.caller_patience import Patience, patient, reporting
 from perdure.coordinator.coordinator import Coordinator
 from perdure.coordinator.followers import Followers
 from perdure.coordinator.mail import MailRoom
-from perdure.coordinator.store_retries import Patience, patient, reporting
 from perdure.coordinator.watch import Watch
 from perdure.errors import EngineStopped, Misuse, StoreError, StoreMisconfigured
 from perdure.kernel import ops
@@ -30,7 +31,7 @@ from perdure.kernel.effects import Effect
 from perdure.kernel.rows import Engine as EngineRow
 from perdure.models.common.transactions import holds_writer
 from perdure.models.cooperation.handler_registry import HandlerRegistry
-from perdure.models.cooperation.live import LiveOperation
+from perdure.models.cooperation.live_run import LiveOperation
 from perdure.models.cooperation.rows import RowCodec
 from perdure.models.cooperation.runner import OperationRunner
 from perdure.models.cooperation.token_cancellation import TokenMembers
@@ -62,30 +63,30 @@ class SessionOptions(Struct, frozen=True, kw_only=True):
 
 
 class SessionListener(Protocol):
-    """Carries out the effects of what the coordinator has committed."""
+    """Carries out the effects of the coordinator's commits."""
 
     def perform(self, effects: Iterable[Effect]) -> None:
         """Carry out effects of a commit."""
         ...
 
     def performed(self) -> None:
-        """Go on after all effects of the commits so far are carried out."""
+        """Note that all effects of the commits so far are carried out."""
         ...
 
     def lost_track(self) -> None:
-        """Note that the store may have runs to continue that memory does not know."""
+        """Note that the store may have runs to continue that memory does not know of."""
         ...
 
     async def release(self) -> None:
-        """Release what is in memory, which may be much, in bounded turns of the event loop."""
+        """Release everything in memory. That may be much, so each turn of the event loop releases a bounded part."""
         ...
 
     def let_go(self, error: BaseException) -> None:
-        """Release everything that does not need the store: the session has ended for this reason."""
+        """Release everything that does not need the store. The session has ended, and `error` says why."""
         ...
 
     def expect(self, began: Iterable[LiveOperation]) -> None:
-        """Note that these runs of operations are about to be committed, and to begin here."""
+        """Note that these runs of operations are about to be committed and will begin on this engine."""
         ...
 
     def workflow_of(self, call: RunCall[Any]) -> Workflow[Any, Any]:
@@ -171,20 +172,21 @@ class Session:
         self._state = "open"
 
     async def close_store(self) -> None:
-        """Close the store after opening has failed. If it was given by its URL, opening may be tried again."""
+        """Close the store after opening has failed. If the store was given by its URL, the session can be opened
+        again."""
         await self.store.close()
         self._state = "new"
         self._stopped_by = None
         self._ended.clear()
         if self._url is not None:
-            was, self.store = self.store, open_store(self._url)  # A store is opened once.
+            was, self.store = self.store, open_store(self._url)  # A store can be opened only once.
             if was.clock is not None and self.clock is was.clock:
                 self.clock = self.store.clock or self.clock
 
     def watch(
         self, recover: Callable[[], Coroutine[Any, Any, object]], is_behind: Callable[[], bool] = lambda: False
     ) -> None:
-        """Begin to notice what other engines and clients do."""
+        """Begin to watch for the changes that other engines and clients make."""
         if self.poll_s is not None:
             watch = Watch(
                 self.engine_store,
@@ -233,12 +235,12 @@ class Session:
             raise
 
     def stopped(self) -> None:
-        """Note that the session has ended as it should."""
+        """Note that the session has ended."""
         self._state = "stopped"
         self._ended.set()
 
     async def sign_off(self) -> None:
-        """Commit what was submitted, retire the engine's row, and close the store."""
+        """Commit the submitted ops, retire the engine's row, and close the store."""
         try:
             await asyncio.wait_for(self.coordinator.stop(), self.limits.patience_s)
         except TimeoutError:
@@ -247,8 +249,9 @@ class Session:
         await self.listener.release()
         self._let_go(EngineStopped(f"the {self.kind} was shut down; the run goes on when an engine has it again"))
         if self.coordinator.is_cut_off:
-            # An exception has left the loop, and all tasks were cancelled: this is not a graceful end. Runs that were
-            # executing are left as a crash leaves them. So a run that ends its process at every start is noticed.
+            # An exception has left the event loop, and all tasks were cancelled: this is not a graceful end. Runs that
+            # were executing are left as a crash leaves them, so that a run that ends its process at every start is
+            # noticed.
             log.warning("the %s was cut off before it could sign off; its runs are recovered", self.kind)
             self.store.abandon()
             return
@@ -272,8 +275,8 @@ class Session:
         self.coordinator.start_over(error)
 
     def broke(self, error: BaseException) -> None:
-        """End the session because the store is lost for good. Callers get the error, and the signs of life end, so that
-        other engines take the runs."""
+        """End the session because the store is lost for good. Callers get the error. The session gives no more signs of
+        life, so that other engines take over its runs."""
         self._state = "broken"
         self._stopped_by = error
         for task in self.tasks:
@@ -283,12 +286,12 @@ class Session:
         self._ended.set()
 
     def _let_go(self, error: BaseException) -> None:
-        """Fail all callers that wait for something: it will not come."""
+        """Fail all callers that wait for something, because it will not come any more."""
         self.listener.let_go(error)
         self.followers.close(error)
         self.mail.close(error)
 
-    # Tasks of its own.
+    # Background tasks.
 
     def background(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in the background until the session ends."""
@@ -308,14 +311,14 @@ class Session:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # Whether it answers.
+    # Whether the session accepts callers.
 
     def check_open(self, *, to_start: bool = False) -> None:
         """Raise EngineStopped unless the session accepts callers. While it is stopping, it accepts callers but starts
         nothing (`to_start`).
 
-        Raises Misuse inside a transactional step: the step holds the store's writer until it ends, so no reply could
-        come."""
+        Raises Misuse inside a transactional step. The step holds the store's writer until it ends, so a reply could
+        never come."""
         if step := holds_writer.get()():
             raise Misuse(
                 f"the {self.kind} cannot be asked for anything in the transactional step {step!r}: nothing else is "
@@ -343,8 +346,8 @@ class Session:
         await self.mail.read_for_caller(self.coordinator, self.caller_store)
 
     async def try_to_read_mail(self) -> None:
-        """Read the mail that the last commit has left. If that cannot be done now, it is read later, here or
-        elsewhere."""
+        """Read the mail that the last commit has left. If the store or the session cannot do that now, this process or
+        another one reads it later."""
         with suppress(EngineStopped, StoreError):
             await self.read_mail()
 
@@ -357,7 +360,7 @@ class Session:
 
 
 class _Relay:
-    """Passes the coordinator's calls on: to the session, or to the listener of its process."""
+    """Passes the coordinator's calls on, to the session or to the session's listener."""
 
     def __init__(self, session: Session, listener: SessionListener) -> None:
         self.enroll = session.enroll

@@ -36,14 +36,15 @@ async def look(store: str) -> SchemaView:
 
 
 async def examine(store: str) -> SchemaView:
-    """Return the version of a store's schema, and which tables and rights it lacks. Raises as `look`."""
+    """Return the version of a store's schema, and the tables and rights that it lacks. Raises the same errors as
+    `look`."""
     schema = await look(store)
     return replace(schema, lacks=tuple(await lacking(store))) if schema.is_current else schema
 
 
 class FileView(Struct, frozen=True, kw_only=True):
-    """An SQLite file: the version of SQLite in this process, whether it has the WAL-reset bug, and losses that were
-    found, each with the file that reports it until somebody deletes that file."""
+    """The state of an SQLite file: the version of SQLite in this process, whether that version has the WAL-reset bug,
+    and the lost commits that were found. Each loss has a file that reports it until somebody deletes the file."""
 
     sqlite_version: str
     has_reset_bug: bool
@@ -51,10 +52,10 @@ class FileView(Struct, frozen=True, kw_only=True):
 
 
 def look_at_file(file: Path) -> FileView:
-    """Return what is known of an SQLite file beside its content."""
+    """Return the state of an SQLite file, without reading its tables."""
     import sqlite3
 
-    from perdure.storage.sqlite.losses import has_reset_bug, known_losses
+    from perdure.storage.sqlite.lost_commits import has_reset_bug, known_losses
 
     has_bug = has_reset_bug(sqlite3.sqlite_version_info)
     return FileView(sqlite_version=sqlite3.sqlite_version, has_reset_bug=has_bug, lost=known_losses(file.resolve()))
@@ -62,9 +63,9 @@ def look_at_file(file: Path) -> FileView:
 
 async def upgrade(store: str, *, runtime_role: str | None = None, caller_role: str | None = None) -> SchemaView:
     """Create a store, or bring its schema up to date. Return the schema as it was before. On Postgres, `runtime_role`
-    is granted the rights that engines need, and `caller_role` only those for starts in transactions of its own. It may
-    be repeated at any time. A crash leaves only whole migrations. Raises as `look`, and Misuse if the store has no
-    roles."""
+    is granted the rights that engines need, and `caller_role` only the rights for starts in transactions of its own.
+    The call may be repeated at any time. A crash leaves only whole migrations. Raises the same errors as `look`, and
+    Misuse if the store has no roles."""
     before = await look(store)
     if store.startswith(("postgres://", "postgresql://")):
         from perdure.storage.postgres import upgrade as upgrade_postgres

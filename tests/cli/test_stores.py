@@ -6,7 +6,7 @@ import signal
 import sqlite3
 from contextlib import closing
 
-from perdure.storage.sqlite.losses import has_reset_bug
+from perdure.storage.sqlite.lost_commits import has_reset_bug
 from tests.cli.shell import Shell
 
 

@@ -12,7 +12,7 @@ import pytest
 from perdure import Engine, Limits
 from perdure.api.hierarchies import hierarchy_rows
 from perdure.client import Client
-from perdure.cooperation import Failure, Operation, Scope
+from perdure.cooperation import CancellationToken, Failure, Operation, Scope
 from perdure.errors import ScopeFailed
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.cooperation import MessageEventRow
@@ -97,6 +97,22 @@ async def test_no_step_of_another_engine_begins_after_the_answer(make_store: Cal
         assert child.done == [*(f"step {n}" for n in range(number + 1)), *(f"undo {n}" for n in range(number, -1, -1))]
         assert root.done == ["step 0", "undo 0"]
         await agree(env, root.operation, child.operation)
+
+
+async def test_no_step_of_another_engine_begins_after_a_token_was_cancelled(make_store: Callable[[], Store]) -> None:
+    """It looks for mail once a second, and has the run's next step ready at once."""
+    gated = Gated()
+    async with Environment([gated.operation], make_store, autojump_s=None, poll_s=1.0) as env:
+        async with Client(make_store(), clock=env.clock, poll_s=1.0) as client:
+            token = CancellationToken("evening")
+            emitted = await client.emit(ROOT, {}, tokens=[token])
+            await passing(env, gated.at(0))
+            assert await passing(env, client.topics.cancel_token(token))
+            gated.gate.set()
+            with pytest.raises(ScopeFailed, match="cancelled"):
+                await passing(env, emitted.finished())
+        assert gated.done == ["step 0", "undo 0"]
+        await agree(env, gated.operation)
 
 
 async def test_no_step_of_a_run_here_begins_whose_parent_is_elsewhere(make_store: Callable[[], Store]) -> None:

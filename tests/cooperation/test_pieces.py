@@ -17,7 +17,7 @@ from perdure.kernel.lineages import extended
 from perdure.kernel.pieces import PIECE_ITEMS_MAX
 from perdure.models.cooperation import emissions, handler_runs, missing_handlers
 from perdure.models.cooperation.drafts import Drafts
-from perdure.models.cooperation.live import LiveOperation
+from perdure.models.cooperation.live_run import LiveOperation
 from perdure.models.cooperation.machine import next_move
 from perdure.models.cooperation.notifications import Notifications
 from perdure.models.cooperation.progress import Window

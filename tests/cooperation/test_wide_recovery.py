@@ -20,7 +20,7 @@ from perdure.models.cooperation import stored_hierarchy
 from perdure.models.cooperation.cause_reader import CauseReader
 from perdure.models.cooperation.children import Child
 from perdure.models.cooperation.failures import as_stored, placed
-from perdure.models.cooperation.live import LiveOperation
+from perdure.models.cooperation.live_run import LiveOperation
 from perdure.models.cooperation.message_events import EventType, MessageEvent, in_order, state_of
 from perdure.models.cooperation.progress_fold import Folding
 from perdure.models.cooperation.rows import RowCodec

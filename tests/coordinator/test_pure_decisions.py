@@ -49,7 +49,8 @@ from perdure.testing.environment import StoreSource
 # What is watched
 
 DECIDING = {
-    "batch_builder", "batch_context", "batch_decisions", "damage", "decision_inputs", "memory", "queued_ops", "shared",
+    "batch_builder", "batch_context", "batch_decisions", "damage", "decision_inputs", "memory", "queued_ops",
+    "runless_rows",
 }  # fmt: skip
 ALLOWED = ("perdure.kernel.", "perdure.errors")
 # Libraries that compute and nothing else, and what makes classes of `from __future__` annotations.

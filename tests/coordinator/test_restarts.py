@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from perdure.coordinator.store_retries import Restarts
+from perdure.coordinator.caller_patience import Restarts
 from perdure.errors import (
     EngineBug,
     EngineStopped,

@@ -12,8 +12,8 @@ import pytest
 
 from perdure import Engine, Retry, current_step, step, workflow
 from perdure.errors import RunFailed
-from perdure.models.common.carriers import Carriers
 from perdure.models.common.fence_check import FenceCheck
+from perdure.models.common.step_tasks import Carriers
 from perdure.models.functions.block_watch import culprit
 
 colour: ContextVar[str] = ContextVar("colour", default="none")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from perdure.models.common.blame import Blame
+from perdure.models.common.crash_blame import Blame
 from perdure.models.common.eviction import Eviction
 from perdure.models.common.slots import Slots
 from perdure.ports import SystemClock

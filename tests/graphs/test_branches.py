@@ -9,7 +9,7 @@ import pytest
 from perdure import Retry, step
 from perdure.errors import JoinFailed, RunFailed
 from perdure.graph import END, Graph, all_of, any_of, append, artifact, assign, collect, keyed, m_of, timer
-from perdure.models.graphs.rules import FORKS_RULES
+from perdure.models.graphs.rules_versions import FORKS_RULES
 from perdure.testing import Environment
 from perdure.testing.clock import VirtualClock
 from perdure.testing.environment import StoreSource

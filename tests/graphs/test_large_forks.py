@@ -13,7 +13,7 @@ from perdure.graph import Graph, GraphLimits, all_of, any_of, assign, collect, t
 from perdure.models.functions.loop import WorkflowLoop
 from perdure.models.graphs import flow, runner
 from perdure.models.graphs.machine import Machine
-from perdure.models.graphs.rules import PIECES_RULES
+from perdure.models.graphs.rules_versions import PIECES_RULES
 from perdure.testing import Environment, run_with_crashes
 from perdure.testing.environment import StoreSource
 

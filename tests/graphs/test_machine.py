@@ -19,7 +19,7 @@ from perdure.models.graphs.decisions import Decisions, TimerKey
 from perdure.models.graphs.machine import Machine
 from perdure.models.graphs.merges import Merge
 from perdure.models.graphs.plan import Plan
-from perdure.models.graphs.rules import MERGES_RULES
+from perdure.models.graphs.rules_versions import MERGES_RULES
 from perdure.models.graphs.sizes import Sizes
 from perdure.models.graphs.spec import JoinSpec, MergeSpec
 from perdure.models.graphs.tokens import Token

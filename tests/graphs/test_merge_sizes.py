@@ -23,7 +23,7 @@ from perdure.graph import (
     timer,
 )
 from perdure.models.graphs import fingerprint, sizes
-from perdure.models.graphs.rules import MERGES_RULES
+from perdure.models.graphs.rules_versions import MERGES_RULES
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from perdure.kernel.continuation_counts import life_of, next_life, without_life
 from perdure.kernel.lineages import origin_of, read_origin
-from perdure.kernel.lives import life_of, next_life, without_life
 from perdure.kernel.ops import Continuation
 from perdure.kernel.runs import Run
 from tests.kernel.examples import a_run, advance, decided

@@ -25,9 +25,9 @@ from perdure.kernel.runs import Audit, Damage, Outcome, Run
 from perdure.ports import RunFilter
 from perdure.storage.sqlite import SqliteStore, schema
 from perdure.storage.sqlite.hints import LogWatch, Writes
-from perdure.storage.sqlite.pace import COMMIT_SWITCH_INTERVAL_S, BriskSwitching
 from perdure.storage.sqlite.queries import QUERIES
 from perdure.storage.sqlite.schema import MIGRATIONS, SCHEMA_VERSION
+from perdure.storage.sqlite.switch_interval import COMMIT_SWITCH_INTERVAL_S, BriskSwitching
 from perdure.testing.conformance.base import Author, a_run, a_wait, an_entry, insert, update
 
 LARGE = "x" * 100_000

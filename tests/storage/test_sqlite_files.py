@@ -22,7 +22,7 @@ from perdure.errors import EngineStopped, StoreBroken, StoreReplaced
 from perdure.storage.sqlite import store as store_module
 from perdure.storage.sqlite import tasks
 from perdure.storage.sqlite.faults import store_fault
-from perdure.storage.sqlite.losses import FileWatch, has_reset_bug, known_losses
+from perdure.storage.sqlite.lost_commits import FileWatch, has_reset_bug, known_losses
 from perdure.storage.sqlite.store import SqliteStore
 from perdure.testing.conformance.base import Author, a_run, insert
 from perdure.upgrade import look
@@ -321,7 +321,7 @@ def test_a_log_that_grows_while_another_thread_looks_was_not_cut(
         return found
 
     with monkeypatch.context() as moment:
-        moment.setattr("perdure.storage.sqlite.losses.os.stat", met)
+        moment.setattr("perdure.storage.sqlite.lost_commits.os.stat", met)
         watch.check()
     assert has_met
     watch.check()

@@ -19,7 +19,7 @@ import pytest
 from perdure import Engine
 from perdure.errors import EngineStopped, StoreBroken
 from perdure.storage.sqlite.log_files import is_log_outdated
-from perdure.storage.sqlite.losses import known_losses
+from perdure.storage.sqlite.lost_commits import known_losses
 from perdure.storage.sqlite.store import SqliteStore
 from perdure.testing.conformance.base import Author
 from perdure.upgrade import look

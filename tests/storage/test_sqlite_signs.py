@@ -16,7 +16,7 @@ from perdure.ports import ENGINES_KEPT_US
 from perdure.storage.sqlite import liveness
 from perdure.storage.sqlite.connection import connect_writer
 from perdure.storage.sqlite.liveness import SignOfLife, SignsOfLife
-from perdure.storage.sqlite.losses import known_losses, report_losses
+from perdure.storage.sqlite.lost_commits import known_losses, report_losses
 from perdure.storage.sqlite.store import SqliteStore
 from perdure.testing.conformance.base import Author, a_run, insert
 

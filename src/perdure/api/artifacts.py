@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from perdure.api.within import checked_within
-from perdure.coordinator.call_patience import whole_calls
+from perdure.coordinator.call_spans import whole_calls
 from perdure.errors import ArtifactNotFound, InvalidArguments, InvariantViolated, RowDamaged
 from perdure.kernel.artifacts import Artifact
 from perdure.models.functions.artifacts import unsealed
@@ -64,9 +64,11 @@ class Artifacts:
         after: str | None = None,
         limit: int = 100,
     ) -> ArtifactViews:
-        """Return published artifacts, newest first. `after` is the id of the last one that you have. With `staged`,
-        those that are staged by runs that have not ended are included. With `within`, artifacts of runs outside of it
-        are left out."""
+        """Return published artifacts, newest first.
+
+        `after` is the id of the last artifact that you have. With `staged`, the list includes artifacts that runs have
+        staged and not published yet. With `within`, it leaves out artifacts of runs outside of it.
+        """
         self._session.check_open()
         for argument, text in (("name", name), ("run", run), ("type", type), ("after", after)):
             checked_option(text, argument)
@@ -84,14 +86,18 @@ class Artifacts:
         return [artifact_view(one) for one in await self._session.caller_store.artifacts(wanted)]
 
     async def get(self, name: str | None = None, version: int | None = None, *, id: str | None = None) -> ArtifactView:
-        """Return an artifact: the newest version of a name, or one version of it, or the one with an id. Raises
-        ArtifactNotFound."""
+        """Return an artifact by its name, in its newest version or in a given one, or by its id.
+
+        Raises ArtifactNotFound.
+        """
         return artifact_view(await self._artifact(name, version, id))
 
     async def read(self, name: str | None = None, version: int | None = None, *, id: str | None = None) -> Any:
-        """Return an artifact's content: a value as plain JSON values, text as str, bytes or a file as bytes. All of it
-        is loaded into memory; for a large one see `open`. Raises ArtifactNotFound, and InvariantViolated if the content
-        is not what was staged."""
+        """Return an artifact's content: a value as plain JSON values, text as str, bytes or a file as bytes.
+
+        The whole content is loaded into memory; for a large artifact use `open`. Raises ArtifactNotFound. Raises
+        InvariantViolated if the stored content differs from the content that was staged.
+        """
         found = await self._artifact(name, version, id)
         data = b"".join([part async for part in self._parts(found)])
         if found.form == "json":
@@ -99,8 +105,11 @@ class Artifacts:
         return data.decode() if found.form == "text" else data
 
     def open(self, id: str) -> AsyncIterator[bytes]:
-        """Return an artifact's content part by part: `async for part in engine.artifacts.open(id)`. Raises
-        ArtifactNotFound, and, after the last part, InvariantViolated if the content is not what was staged."""
+        """Return an artifact's content part by part: `async for part in engine.artifacts.open(id)`.
+
+        Raises ArtifactNotFound. After the last part, raises InvariantViolated if the stored content differs from the
+        content that was staged.
+        """
         self._session.check_open()
         return self._opened(checked_text(id, "an artifact's id"))
 

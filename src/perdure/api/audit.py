@@ -1,8 +1,8 @@
 """`engine.audit`: export every change of a run, a record or a token, and who asked for it.
 
-Lines have a stable order: runs by id, each with its changes in order; then records by kind and name, each with its
-versions; then tokens. So two exports of the same span of time have the same lines, except for what was added in
-between.
+The lines have a stable order. Runs come first, by id, each with its changes in order; then records by kind and name,
+each with its versions; then tokens. So two exports of the same span of time have the same lines, except for lines that
+were added in between.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ALWAYS: Final = -(2**63)
 
 
 class RunChange(Struct, frozen=True, kw_only=True, tag="run"):
-    """A change of a run's status, hold, tags or deadline. `run_id` and `seq` name it."""
+    """A change of a run's status, hold, tags or deadline. `run_id` and `seq` identify the change."""
 
     run_id: str
     workflow: str
@@ -79,9 +79,9 @@ class AuditTrail:
         self._session = session
 
     def export(self, *, since: datetime | None = None, until: datetime | None = None) -> AsyncIterator[AuditLine]:
-        """Return every change of a run, a record or a token since one time and before another, in a stable order:
-        `async for line in engine.audit.export()`. It is read in pages, so it needs little memory. The last line is an
-        End: an export without it is incomplete. Raises InvalidArguments."""
+        """Return every change of a run, a record or a token from `since` until before `until`, in a stable order:
+        `async for line in engine.audit.export()`. The export is read in pages, so it needs little memory. The last line
+        is an End; an export without it is incomplete. Raises InvalidArguments."""
         self._session.check_open()
         first, last = checked_time(since, "since"), checked_time(until, "until")
         return _audit_lines(self._session.caller_store, Credentials(self._session), first, last)

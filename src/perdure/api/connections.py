@@ -1,4 +1,4 @@
-"""Connections of callers: which kinds are supported, and how the store's statements are executed on them.
+"""Connections of callers: the kinds that are supported, and how the store's statements are executed on each kind.
 
 No driver is imported here: a caller that passes a connection has imported its driver. A blocking connection is used
 only in the thread of the caller.
@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from perdure.errors import Misuse
 from perdure.ports import Insertion, Rows, Statement, Taken
 
-# By the top-level module and the name of a class or of one of its bases.
+# The keys are the top-level module and the name of the connection's class, or of one of its base classes.
 _KINDS: Final = {
     ("asyncpg", "Connection"): "asyncpg",
     ("asyncpg", "PoolConnectionProxy"): "asyncpg",
@@ -35,8 +35,9 @@ _FAILED_TRANSACTION: Final = "25P02"
 
 
 def insert(connection: object, insertion: Insertion) -> Taken:
-    """Insert a run, or a message with its runs, with a blocking connection, in this thread. If something has its id
-    already, return that instead.
+    """Insert a run, or a message with its runs, with a blocking connection, in this thread.
+
+    If the id is taken already, return the run or message that has it.
 
     The run exists once the caller commits, and never if the caller rolls back. Raises Misuse if the connection cannot
     be used, and the driver's own errors.
@@ -55,7 +56,7 @@ def insert(connection: object, insertion: Insertion) -> Taken:
         try:
             with _explained():
                 rows = own.execute(statement)
-        except BaseException as raised:  # noqa: BLE001 - the steps tidy up, and raise it again
+        except BaseException as raised:  # noqa: BLE001 - the steps clean up, and raise the error again
             error = raised
         try:
             statement = _go_on(insertion, rows, error)
@@ -64,7 +65,7 @@ def insert(connection: object, insertion: Insertion) -> Taken:
 
 
 async def insert_async(connection: object, insertion: Insertion) -> Taken:
-    """Insert as `insert` does, with a connection of any kind, in the event loop that it belongs to."""
+    """Insert as `insert` does, with a connection of any kind, in the event loop that the connection belongs to."""
     kind = _kind(connection)
     given: Any = connection
     if kind.startswith("sqlalchemy async"):
@@ -82,7 +83,7 @@ async def insert_async(connection: object, insertion: Insertion) -> Taken:
         try:
             with _explained():
                 rows = await execute(given, statement)
-        except BaseException as raised:  # noqa: BLE001 - the steps tidy up, and raise it again
+        except BaseException as raised:  # noqa: BLE001 - the steps clean up, and raise the error again
             error = raised
         try:
             statement = _go_on(insertion, rows, error)
@@ -201,8 +202,8 @@ def _text(value: Any) -> Any:
 
 
 def _needed_begin(connection: Any) -> str | None:
-    """Return the `begin` that sqlite3 would execute before the first write, if any; a savepoint does not count. Raises
-    Misuse."""
+    """Return the `begin` that sqlite3 would execute before the first write, or None. sqlite3 does not execute it before
+    a savepoint. Raises Misuse."""
     if connection.in_transaction:
         return None
     if connection.isolation_level is None or getattr(connection, "autocommit", None) is True:
@@ -236,8 +237,8 @@ class _Sqlalchemy:
 
 @contextmanager
 def _explained() -> Generator[None]:
-    """Explain errors that the state of the caller's transaction causes. All others are raised unchanged, so that code
-    that retries transactions recognises them."""
+    """Explain errors that the state of the caller's transaction causes. All other errors are raised unchanged, so that
+    code that retries transactions recognises them."""
     try:
         yield
     except Exception as error:

@@ -1,7 +1,7 @@
 """`engine.credentials`: the stored tokens of the HTTP API, and sessions of the dashboard.
 
-perdure.http decides what a token may do and when it is valid. Here its versions are written one after the other, so
-that two changes at the same time cannot overwrite each other.
+perdure.http decides what a token may do and when it is valid. This module writes the versions of a token one after the
+other, so that two changes at the same time cannot overwrite each other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from perdure.coordinator.call_patience import whole_calls
+from perdure.coordinator.call_spans import whole_calls
 from perdure.errors import StoreError
 from perdure.kernel import ops
 from perdure.kernel.access import StoredSession, StoredToken
@@ -29,7 +29,7 @@ _TIDIED_AT_ONCE: Final = 100
 
 
 class TokenRecord(Struct, frozen=True, kw_only=True):
-    """One version of a token. `at` is when it was written, by `actor`."""
+    """One version of a token. `actor` wrote it, and `at` is when."""
 
     name: str
     version: int
@@ -70,8 +70,10 @@ class Credentials:
         return self._session.codec
 
     def now(self) -> int:
-        """Return the current time in microseconds. It decides whether a token or a session has expired. All servers on
-        a shared database use the same clock."""
+        """Return the current time in microseconds.
+
+        It decides whether a token or a session has expired. All servers on a shared database use the same clock.
+        """
         return self._session.clock.now()
 
     # Tokens.
@@ -114,7 +116,7 @@ class Credentials:
         return bool(await self._patient.tokens(limit=1))
 
     async def note_use(self, name: str) -> None:
-        """Store that a token was used now. If the store is busy, it is left out."""
+        """Store that a token was used now. If the store is busy, nothing is stored."""
         with suppress(StoreError):
             await self._session.store.use_token(name, at=self.now())
 
@@ -151,8 +153,11 @@ class Credentials:
         await self._submit(ops.EndSession(run_id="", at=self.now(), id=id))
 
     async def tidy_sessions(self) -> None:
-        """Remove some sessions that have ended, unless the store is busy. Each sign-in removes more of them than it
-        adds, so they never become many. `engine.events.purge` removes the rest."""
+        """Remove some sessions that have ended, unless the store is busy.
+
+        Each sign-in removes more of them than it adds, so they never become many. `engine.events.purge` removes the
+        others.
+        """
         with suppress(StoreError):
             await self._session.store.purge_sessions(at=self.now(), limit=_TIDIED_AT_ONCE)
 

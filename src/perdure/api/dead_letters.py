@@ -6,7 +6,7 @@ from typing import Final
 
 from perdure.api.events import LISTED_MAX, received
 from perdure.api.records import Records
-from perdure.coordinator.call_patience import whole_calls
+from perdure.coordinator.call_spans import whole_calls
 from perdure.errors import DeadLetterNotFound
 from perdure.kernel import ops
 from perdure.kernel.events import DeadLetter
@@ -33,7 +33,7 @@ class DeadLetters:
         self._records = Records(session)
 
     async def list(self, *, name: str | None = None, after: str | None = None, limit: int = 100) -> DeadLetterViews:
-        """Return dead letters, oldest first. `after` is the id of the last one that you have."""
+        """Return dead letters, oldest first. `after` is the id of the last dead letter that you have."""
         session = self._session
         session.check_open()
         checked_option(name, "name")
@@ -47,11 +47,12 @@ class DeadLetters:
         return dead_letter_view(await self._letter(id), self._session.codec)
 
     async def replay(self, id: str, *, to: str | None = None, actor: str = "api") -> Delivered | Queued:
-        """Send the event of a dead letter again: to a run, or as a broadcast. The dead letter is gone once that is
-        durable.
+        """Send the event of a dead letter again: to a run, or as a broadcast.
 
-        Raises DeadLetterNotFound, RunNotFound, RunFinished, and InvalidArguments if the event does not fit the class
-        that has its name in this process. Then the dead letter stays.
+        The dead letter is removed in the same commit.
+
+        Raises DeadLetterNotFound, RunNotFound and RunFinished. Raises InvalidArguments if the event does not fit the
+        event class that has its name in this process. After an error, the dead letter stays.
         """
         session = self._session
         letter = await self._letter(id)
@@ -84,8 +85,8 @@ class DeadLetters:
     async def remove(self, id: str, *, actor: str = "api") -> bool:
         """Remove a dead letter for good. Returns False if there is none with this id.
 
-        A record keeps which `actor` did it. The record is written first: a crash may leave a record of a dead letter
-        that is still there, but never removes a dead letter without a record.
+        A record keeps which `actor` removed it. The record is written first: a crash may leave a record of a dead
+        letter that was not removed, but no dead letter is ever removed without a record.
         """
         session = self._session
         checked_text(actor, "an actor")

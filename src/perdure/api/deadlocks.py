@@ -1,9 +1,9 @@
-"""Runs that wait for each other's ends, so that none of them ever ends.
+"""Deadlocks: runs that wait for each other's ends, so that none of them ever ends.
 
-A run stands still if it waits for nothing but ends of runs, and all these runs stand still too. This is found by
-following the stored waits from run to run, across engines. A run that has a timer, an event or a deadline to wait for
-may go on. So may a run that is held: its hold was reported, and somebody may lift it. A run that rolls back stands
-still too if the workflow that undoes something for it does.
+A run stands still if it waits only for the ends of other runs, and all these runs stand still too. The check follows
+the stored waits from run to run, across engines. A run that also waits for a timer or an event, or that has a deadline,
+may go on. A held run may go on too: its hold was reported, and somebody may lift it. A run that rolls back stands still
+if it waits for a workflow that undoes something, and that workflow stands still.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ _PERIOD_MAX_US: Final = 3_600 * 1_000_000
 
 
 async def standstill(store: Store, run_id: str) -> tuple[str, ...]:
-    """Return the cycle of runs that wait for each other, if a run stands still: each waits for the next one, and the
-    last one for the first. Empty if the run may go on, or waits for more runs than are followed."""
+    """Return the cycle of runs that keeps a run standing still.
+
+    Each run of the cycle waits for the next one, and the last run waits for the first. The result is empty if the run
+    may go on, or if it waits for more runs than this function follows.
+    """
     waits: dict[str, tuple[Wait, ...]] = {}
     asked = [run_id]
     while asked:
@@ -43,7 +46,7 @@ async def standstill(store: Store, run_id: str) -> tuple[str, ...]:
         asked += [target for target in _targets(waits, part) if target not in known]
         if len(waits) + len(asked) > _RUNS_MAX:
             return ()
-    # Each run waited when it was read. If all have the same waits in a second read, they all waited at one time.
+    # Each run waited when it was read. If a second read finds the same waits, all runs waited at the same time.
     again = await store.load(list(waits))
     if any(_awaited(again.get(one)) != known for one, known in waits.items()):
         return ()
@@ -51,10 +54,10 @@ async def standstill(store: Store, run_id: str) -> tuple[str, ...]:
 
 
 def _awaited(one: LoadedRun | None) -> tuple[Wait, ...]:
-    """Return the waits of a run that waits for nothing but ends of runs; none for any other run."""
+    """Return the waits of a run that waits only for the ends of runs; an empty tuple for any other run."""
     if one is None or one.run.hold:
         return ()
-    # No deadline ends a rollback, which waits for a workflow that it has started to undo something.
+    # A rollback waits for a workflow that it has started to undo something. No deadline ends that wait.
     if one.run.status is not Status.ROLLING_BACK and (
         one.run.status is not Status.SUSPENDED or one.run.deadline is not None
     ):
@@ -87,10 +90,12 @@ def described(cycle: Sequence[str]) -> str:
 
 
 class StandstillWatch:
-    """Checks runs that wait for ends of runs, first after PERIOD_S, then less and less often. Warns of each cycle once.
+    """Checks runs that wait for the ends of runs: first after PERIOD_S, then less and less often.
 
-    `awaiting` are runs that began to wait for the end of a run on this engine. The watch empties it. After a restart, a
-    run is watched again when it begins its next wait. `waits()` of a run shows a cycle at any time.
+    Warns of each cycle once.
+
+    `awaiting` has the runs that began to wait for the end of a run on this engine; the watch empties it. After a
+    restart, a run is watched again when it begins its next wait. `waits()` of a run shows a cycle at any time.
     """
 
     def __init__(self, store: Store, clock: Clock, awaiting: dict[str, None]) -> None:
@@ -113,7 +118,7 @@ class StandstillWatch:
                 outage.worked()
 
     async def look(self) -> None:
-        """Check the runs that are due for it."""
+        """Check the runs whose next check is due."""
         now = self._clock.now()
         due = [run_id for run_id, (at, _) in self._due.items() if at <= now]
         for run_id in due:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from perdure.api.connections import insert_async
 from perdure.api.root_handle import RootHandle
-from perdure.coordinator.call_patience import one_call
+from perdure.coordinator.call_spans import one_call
 from perdure.coordinator.caller_batches import insertable_emission
 from perdure.errors import CommitRefused, HandlersChanged, InvalidArguments, Misuse, RunExists, UnstorableValue
 from perdure.kernel import ops
@@ -19,7 +19,7 @@ from perdure.kernel.cooperation import MessageEventRow
 from perdure.kernel.pieces import at_once
 from perdure.models.cooperation.context import EMPTY, CancellationToken, Context
 from perdure.models.cooperation.deadlines import bounded
-from perdure.models.cooperation.live import Draft
+from perdure.models.cooperation.live_run import Draft
 from perdure.models.cooperation.scope import Emission, checked_emission
 from perdure.models.cooperation.topics import Topic
 from perdure.ports import TakenMessage
@@ -79,8 +79,10 @@ def _check_size(what: str, text: str, session: Session) -> None:
 
 
 async def suppress_emission(session: Session, topic: Topic[Any], id: str) -> RootHandle:
-    """Make sure that a message is never handled, even if it is emitted later. If it was emitted before, return its
-    hierarchy."""
+    """Make sure that a message is never handled, even if it is emitted later.
+
+    If the message was emitted already, return its hierarchy instead.
+    """
     session.check_open()
     if (known := await session.caller_store.emitted(checked_text(id, "a message's id"))) is not None:
         return await _known_root(session, known, topic)
@@ -88,8 +90,9 @@ async def suppress_emission(session: Session, topic: Topic[Any], id: str) -> Roo
 
 
 async def _topic_by_name(session: Session, name: str) -> Topic[Any]:
-    """Return the topic with this name; only its handlers know its type. Raises InvalidArguments if it has no handler:
-    the name is probably misspelt, and the message would be lost."""
+    """Return the topic with this name. The type of its messages is not checked, because only the handlers know it.
+    Raises InvalidArguments if the topic has no handler: the name is probably misspelt, and the message would be
+    lost."""
     await session.handlers.load(again=True)
     known = sorted(topic for topic, found in session.handlers.topics.items() if found.registered)
     if name not in known:
@@ -194,8 +197,8 @@ def _emit_op(session: Session, draft: Draft, tags: Mapping[str, str], actor: str
 async def _known_root(
     session: Session, known: MessageEventRow, topic: Topic[Any], payload: str | None = None
 ) -> RootHandle:
-    """Return the hierarchy of a message that was emitted before. Raises RunExists if that message was another one: on
-    another topic, or with another `payload`."""
+    """Return the hierarchy of a message that was emitted before. Raises RunExists if that message had another topic or
+    another `payload`."""
     found = await session.caller_store.scopes([known.scope])
     message = next(one for one in found.messages if one.id == known.message_id)
     if message.topic != topic.name:

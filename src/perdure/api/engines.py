@@ -1,4 +1,5 @@
-"""`engine.engines`: the engines that share the store, runs that none of them continues, and counts of this one."""
+"""`engine.engines`: the engines that share the store, the runs that no engine continues, and the counts of this
+process."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from perdure.coordinator.call_patience import whole_calls
+from perdure.coordinator.call_spans import whole_calls
 from perdure.coordinator.notices import Stats
 from perdure.ports import Offer
 from perdure.session import Session
@@ -16,7 +17,7 @@ from perdure.views import EngineView, engine_view, shown_time
 
 
 class OverdueView(Struct, frozen=True, kw_only=True):
-    """A run that no engine has although it was due at this time: to continue, or, if `deadline`, to fail."""
+    """A run that is due since `due_at`, but that no engine has. It is due to continue or, if `deadline`, to fail."""
 
     run_id: str
     due_at: datetime
@@ -41,13 +42,16 @@ class Engines:
         return [engine_view(engine) for engine in await self._session.caller_store.engines(living=True)]
 
     async def overdue(self, *, by: Duration = 5, limit: int = 100) -> OverdueViews:
-        """Return runs that no engine has although they were due more than `by` ago, the earliest first. Only workflows
-        that some engine has had are checked. A live engine that has their code would have taken these runs."""
+        """Return runs that were due more than `by` ago and that no engine has, the earliest first.
+
+        A live engine with their code would have taken these runs. Only workflows that some engine has had are checked.
+        """
         session = self._session
         session.check_open()
         checked_limit(limit)
         pairs = {pair for engine in await session.caller_store.engines() for pair in engine.workflows}
-        # Their model is not known, so all are asked for. The version of an operation is its topic.
+        # The store does not say which model a workflow has, so all models are queried. The version of an operation is
+        # its topic.
         models = ("function", "graph", "operation")
         offers = [Offer(name, version, "", model) for name, version in sorted(pairs) for model in models]
         before = max(session.clock.now() - span_of(by, "by") // timedelta(microseconds=1), 0)
@@ -55,14 +59,16 @@ class Engines:
         return [OverdueView(run_id=one.run_id, due_at=shown_time(one.due_at), deadline=one.deadline) for one in found]
 
     async def mark_dead(self) -> int:
-        """Mark engines that have sent no sign of life as dead, and return how many. Engines and clients do this
-        regularly by themselves. Raises StoreError."""
+        """Mark engines that give no sign of life as dead, and return how many were marked.
+
+        Engines and clients do this regularly by themselves. Raises StoreError.
+        """
         self._session.check_open()
         return len(await self._session.caller_store.mark_dead_engines())
 
     @property
     def stats(self) -> Stats:
-        """Counts of what the coordinator of this process has done so far."""
+        """Return counts of the work that the coordinator of this process has done so far."""
         return self._session.coordinator.stats
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from perdure.coordinator.call_patience import whole_calls
+from perdure.coordinator.call_spans import whole_calls
 from perdure.errors import InvalidArguments, RunFinished, RunNotFound
 from perdure.kernel import ops
 from perdure.kernel.events import Event as EventRecord
@@ -33,7 +33,7 @@ _CONTENT_CHARS: Final = 16
 
 
 class To(Struct, frozen=True):
-    """An event for `send_many`, with the run that it is for. Without `to` it is broadcast."""
+    """An event for `send_many`, with the run that it is sent to. Without `to` the event is broadcast."""
 
     event: Event | NamedEvent
     to: str | None = None
@@ -53,7 +53,7 @@ async def send_event(
 
 
 async def send_events(session: Session, events: Iterable[To | Event | NamedEvent], actor: str) -> list[Sent]:
-    """Send several events, which share commits. See `Engine.send_many`."""
+    """Send several events in shared commits. See `Engine.send_many`."""
     session.check_open()
     many = [one if isinstance(one, To) else To(one) for one in events]
     send_ops = [_send_op(session, one.event, one.to, one.key, False, actor) for one in many]
@@ -88,7 +88,8 @@ def _send_op(
     now = session.clock.now()
     own = options.expire_after
     kept_us = session.event_retention_us if own is None else own // _MICROSECOND
-    # A codec may encrypt the value, so its fields are not stored in plain: runs can select such events by name only.
+    # A codec may encrypt the value, so its fields are not stored in plain text. Runs can select these events by name
+    # only.
     fields = fields_of(msgspec.json.decode(text)) if isinstance(session.codec, PlainCodec) else {}
     record = EventRecord(
         id=keyed(session.ids(now), content[:_CONTENT_CHARS]) if content else session.ids(now),
@@ -116,7 +117,10 @@ class Events:
         self._session = session
 
     async def pending(self, *, name: str | None = None, to: str | None = None, limit: int = 100) -> list[EventView]:
-        """Return events that wait to be read, in the order of sending: those sent to a run, or the broadcast ones."""
+        """Return events that wait to be read, in the order of sending.
+
+        With `to` these are the events sent to that run, otherwise the broadcast events.
+        """
         session = self._session
         session.check_open()
         checked_option(name, "name")
@@ -129,12 +133,13 @@ class Events:
         """Remove events that expired a while ago, keys older than the retention of events, and ended sessions of the
         dashboard. Return how many were removed.
 
-        Engines do this regularly, a bounded number at a time. Whether an event counts as expired does not depend on it.
+        Engines do this regularly, for a bounded number of rows at a time. An event expires at its time, whether or not
+        it was purged.
         """
         session = self._session
         session.check_open()
         store, now = session.caller_store, session.clock.now()
-        # A batch that is being decided now may still deliver an event that expires now.
+        # A batch that is being decided at this moment may still deliver an event that expires at this moment.
         expired, keys_before = now - _EXPIRED_FOR_US, now - session.event_retention_us
         total = 0
         for _ in range(_PURGES_MAX):

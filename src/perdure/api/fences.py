@@ -1,12 +1,12 @@
 """The fence behind a cancellation: the caller gets its reply once no further step of the cancelled runs can begin.
 
-The cancellation is stored, and passed on from run to run, before the fence is asked for. The commit itself reaches the
-runs of this engine, and leaves mail for runs of other engines. The fence asks the owner of each run that may have
-unread mail, and waits for its reply: an engine decides its mail in the order of sending. If this process dies in
-between, the mail is in the store, and the cancellation counts.
+The cancellation is stored before the fence is used. Its commit reaches the runs of this engine, and leaves mail for the
+runs of other engines. From there it is passed on from run to run. The fence asks the owner of each run that may have
+unread mail, and waits for the reply. The reply proves that the earlier mail was read, because an engine decides its
+mail in the order of sending. If this process dies in between, the mail is in the store, and the cancellation counts.
 
-The owner replies with its commit, which others may read before the owner knows of it. The owner starts no steps from
-before that commit until it has stopped the run: see `Coordinator.stopping`.
+The owner's commit contains the reply, so others may read the reply before the owner knows that its commit succeeded.
+From before that commit until it has stopped the run, the owner starts no steps: see `Coordinator.stopping`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Levels = list[list[Run]]  # runs from the top down
 
 
 class Fences:
-    """Waits, for a caller, until the owners of cancelled runs have replied."""
+    """Makes a caller wait until the owners of cancelled runs have replied."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -35,17 +35,17 @@ class Fences:
         self._coordinator = session.coordinator
 
     async def of_hierarchies(self, ids: Sequence[str]) -> None:
-        """Wait until every engine knows that its runs of these hierarchies roll back, and has stopped what they have
-        called. `ids` are those of runs, or of root emissions, that were asked, or whose owners have mail. Raises
-        EngineStopped, StoreError."""
+        """Wait until every engine knows that its runs of these hierarchies roll back, and has stopped the runs that
+        they have called. `ids` are the ids of runs or root emissions that were asked to roll back, or whose owners have
+        mail about it. Raises EngineStopped, StoreError."""
         asked: set[str] = set()
         levels = await self._levels(ids) if ids else []
         while levels:
             me = self._coordinator.engine.id
             elsewhere: dict[str, None] = {}
             for run in (run for level in levels for run in level):
-                # A run of this engine below a run of another engine gets mail, which may be unread. A run without
-                # an owner may have had one that released it before it read its mail.
+                # A run of this engine below a run of another engine gets mail, and that mail may be unread. A run
+                # without an owner may have had an owner that released it before reading its mail.
                 is_at_work = run.model == "operation" and run.status in _AT_WORK
                 if is_at_work and (run.owner != me or run.parent_id in elsewhere):
                     elsewhere[run.id] = None
@@ -58,16 +58,19 @@ class Fences:
         await self._pass(tops, {*ids} - {run.id for run in tops}, _above_calls(levels))
 
     async def of_children(self, run_id: str) -> None:
-        """Wait until every engine has ended all runs below a run that was cancelled. Raises EngineStopped,
-        StoreError."""
+        """Wait until every engine has ended all runs below a run that was cancelled.
+
+        Raises EngineStopped, StoreError.
+        """
         await self._pass(await self._below([run_id]), {run_id}, set())
 
     async def _below(self, ids: Sequence[str]) -> list[Run]:
-        """Return the runs below, including those that were stopped: runs below those may not be stopped yet."""
+        """Return the children of these runs, including stopped ones: runs below a stopped run may not be stopped
+        yet."""
         return [one.run for one in await self._store.children(ids, stopped=True)]
 
     async def _levels(self, ids: Sequence[str]) -> Levels:
-        """Return the runs with these ids, and all below them that are active or were stopped, level by level."""
+        """Return the runs with these ids, and all runs below them that are active or were stopped, level by level."""
         tops = {*ids}
         level = [*(one.run for one in (await self._store.load(ids)).values()), *await self._below(ids)]
         levels: Levels = []
@@ -77,9 +80,9 @@ class Fences:
         return levels
 
     async def _pass(self, level: list[Run], far: set[str], operations: Container[str]) -> None:
-        """Ask level by level. Once a run has replied, the mail for the runs below it is in the store, and it starts no
-        more children. `far` are runs that another engine may have decided about, so that mail may be left for their
-        children. Of operations only these are asked."""
+        """Ask the owners of the runs, level by level. Once a run has replied, the mail for the runs below it is in the
+        store, and the run starts no more children. `far` has the runs that another engine may have decided about, so
+        that there may be mail for their children. Of the runs of operations, only those in `operations` are asked."""
         me = self._coordinator.engine.id
         while level := [run for run in level if run.model != "operation" or run.id in operations]:
             reached = [run for run in level if run.owner != me or run.parent_id in far]
@@ -99,7 +102,8 @@ class Fences:
 
 
 def _above_calls(levels: Levels) -> set[str]:
-    """Return the runs that have functions or graphs below them. Hierarchies of operations alone need no more."""
+    """Return the ids of the runs that have functions or graphs below them. For a hierarchy of operations only, the
+    result is empty."""
     found: set[str] = set()
     for level in reversed(levels):
         found.update(run.parent_id or "" for run in level if run.model != "operation" or run.id in found)

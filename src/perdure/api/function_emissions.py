@@ -1,4 +1,4 @@
-"""Emissions of functions and graphs, as their engine carries them out. Nothing here waits for a hierarchy: the
+"""Emissions of functions and graphs, as their engine carries them out. This module never waits for a hierarchy; the
 functions do that (see models/bridges/)."""
 
 from __future__ import annotations
@@ -27,16 +27,21 @@ class FunctionEmissions:
         self._levels = levels
 
     async def emit(self, topic: str, payload: str, message_id: str, run_id: str) -> Emitted:
-        """Emit a message for a run. A second call with the same id gives the same hierarchy. Raises
-        HierarchyTooDeep."""
+        """Emit a message for a run.
+
+        A second call with the same id returns the same hierarchy. Raises HierarchyTooDeep.
+        """
         context = await self._levels().context_below(run_id, topic)
         message = msgspec.json.decode(payload)
         root = await emit_root(self._session, Topic(topic, object), message, id=message_id, context=context)
         return Emitted(root.id, topic, root.message_id, root.run_ids)
 
     async def withdraw(self, topic: str, message_id: str, reason: str) -> Emitted | None:
-        """Cancel a hierarchy, wherever its runs are. A message that is not emitted yet is suppressed: it is never
-        handled, even if it is emitted later. Returns None if there is nothing to wait for."""
+        """Cancel a hierarchy, whichever engines have its runs.
+
+        If the message is not emitted yet, it is suppressed: it is never handled, even if it is emitted later. Returns
+        None if there is nothing to wait for.
+        """
         root = await suppress_emission(self._session, Topic(topic, object), message_id)
         if not root.run_ids:
             return None
@@ -44,7 +49,7 @@ class FunctionEmissions:
         return Emitted(root.id, topic, root.message_id, root.run_ids)
 
     async def undo(self, emitted: Emitted, reason: str) -> Undoing:
-        """Request the rollback of what has committed of a hierarchy, unless it was requested before."""
+        """Request the rollback of the committed part of a hierarchy, unless it was requested before."""
         if await roll_back_hierarchy(self._session, emitted.id, reason=reason, actor="api"):
             return Undoing(emitted.run_ids, is_asked=True)
         found = await hierarchy_rows(self._session, emitted.id)
@@ -55,7 +60,7 @@ class FunctionEmissions:
         return Undoing(tuple(active), is_asked=False)
 
     async def failure(self, emitted: Emitted) -> Failure | None:
-        """Return why a hierarchy has failed, as far as its runs have ended; None if it has not failed."""
+        """Return why a hierarchy has failed, judging by the runs that have ended; None if it has not failed."""
         found = await root_rows(self._session, emitted.id)
         ends = (Status.ROLLED_BACK, Status.ROLLBACK_FAILED)
         failed = [run_id for run_id in emitted.run_ids if found.statuses.get(run_id) in ends]

@@ -1,8 +1,8 @@
 """Runs of graphs: their tokens, events, definitions and pictures.
 
 The store keeps the definition that each run was started or last retried with. So a run is shown with its own
-definition, even if the code has changed since or is not here at all. Runs without a stored definition are shown with
-the code's.
+definition, even if the code has changed since then or this process does not have it. A run without a stored definition
+is shown with the definition in the code.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ _EVENTS_MAX: Final = 10_000
 
 
 async def tokens_of(session: Session, run_id: str, graph: Graph[Any, Any] | None) -> TokensView:
-    """Return the tokens of a run, also those that have ended. Raises RunNotFound, Misuse."""
+    """Return the tokens of a run, including those that have ended. Raises RunNotFound, Misuse."""
     return (await _trace(session, run_id, graph)).tokens()
 
 
 async def graph_events_of(
     session: Session, run_id: str, after: int, limit: int, graph: Graph[Any, Any] | None
 ) -> GraphEvents:
-    """Return the events of a run, derived from its journal. To read all pages takes one replay. Raises RunNotFound,
-    Misuse."""
+    """Return the events of a run, derived from its journal.
+
+    Reading all pages takes one replay. Raises RunNotFound, Misuse.
+    """
     if not 1 <= limit <= _EVENTS_MAX or after < 0:
         raise Misuse(f"limit must be between 1 and {_EVENTS_MAX:,}, and after at least 0, not {limit} and {after}")
     digest, pages = "" if graph is None else graph.digest, session.event_pages
@@ -65,8 +67,10 @@ async def drawing_of(
     graph: Graph[Any, Any] | None,
     tokens: TokensView | None,
 ) -> str:
-    """Return a picture of a run's graph with its tokens. A large one takes a while, so it is drawn in a thread. Raises
-    RunNotFound, Misuse."""
+    """Return a picture of a run's graph with its tokens.
+
+    A large picture takes a while, so it is drawn in a thread. Raises RunNotFound, Misuse.
+    """
     run, found, journal = await _graph_of(session, run_id, graph)
     if tokens is None:
         tokens = (await _traced(session, run, found, journal)).tokens()
@@ -75,7 +79,7 @@ async def drawing_of(
 
 
 async def definition_of(session: Session, run_id: str) -> DefinitionView:
-    """Return the definition that a run was started with, or last retried with. Raises RunNotFound, Misuse."""
+    """Return the definition that a run was started or last retried with. Raises RunNotFound, Misuse."""
     from perdure.models.graphs.stored import DefinitionView
 
     run, digest, _ = await _graph_run(session, run_id)
@@ -108,7 +112,7 @@ async def _traced(session: Session, run: Run, graph: Graph[Any, Any], journal: J
     done: asyncio.Future[Trace] = loop.create_future()
     tracing = graph.trace(run, input, entries, session.codec, session.limits.payload_bytes_max)
 
-    def trace() -> None:  # A replay has tasks of its own, so it cannot happen inside another's.
+    def trace() -> None:  # A replay has asyncio tasks of its own, so it cannot happen inside another task.
         if done.cancelled():
             tracing.close()
             return
@@ -116,7 +120,7 @@ async def _traced(session: Session, run: Run, graph: Graph[Any, Any], journal: J
             next(tracing)
         except StopIteration as traced:
             done.set_result(traced.value)
-        except Exception as error:  # noqa: BLE001 - it is raised where it is asked for
+        except Exception as error:  # noqa: BLE001 - the caller that asked for the trace raises it
             done.set_exception(error)
         else:
             loop.call_soon(trace)
@@ -133,7 +137,7 @@ async def _graph_run(session: Session, run_id: str) -> tuple[Run, str | None, Jo
     run = await _stored_run(session, run_id)
     journal = await session.caller_store.journal(run_id)
     digest = await _digest(session, run_id, journal)
-    # The model of a run that was started by name may not be stored: then the code or the journal has it.
+    # The row of a run that was started by name may not have the model. Then the code or the journal has it.
     if run.model != "graph" and _code(session, run) is None and digest is None:
         raise Misuse(f"run {run_id!r} is of a {run.model}: only runs of graphs have tokens")
     return run, digest, journal
@@ -150,7 +154,7 @@ async def _stored_run(session: Session, run_id: str) -> Run:
 async def _graph_of(
     session: Session, run_id: str, graph: Graph[Any, Any] | None
 ) -> tuple[Run, Graph[Any, Any], Journal]:
-    """Return a run, the graph that it is of, and its journal. Raises RunNotFound, Misuse."""
+    """Return a run, its graph, and its journal. Raises RunNotFound, Misuse."""
     from perdure.models.graphs.define import Graph
 
     if graph is not None:
@@ -166,7 +170,7 @@ async def _graph_of(
 
 
 async def _run_of(session: Session, run_id: str, graph: Graph[Any, Any]) -> Run:
-    """Return a run of a graph that was handed in. Raises RunNotFound, Misuse."""
+    """Return a run, after checking that it is a run of the graph that the caller passed. Raises RunNotFound, Misuse."""
     run = await _stored_run(session, run_id)
     if (graph.name, graph.version) != (run.workflow, run.workflow_version) or graph.model != "graph":
         raise Misuse(f"run {run_id!r} is a run of {named(run.workflow, run.workflow_version)}, not of {graph!r}")
@@ -184,8 +188,8 @@ def _unknown(run: Run) -> Misuse:
 
 
 async def _digest(session: Session, run_id: str, journal: Journal) -> str | None:
-    """Return the digest of the definition that a run was started or last retried with, if it remembers one."""
-    from perdure.models.functions.outlines import read, split
+    """Return the digest of the definition that a run was started or last retried with, or None if none is stored."""
+    from perdure.models.functions.definition_outlines import read, split
     from perdure.models.graphs.stored import KEY
 
     for entry in split(journal[1])[0][:1]:  # The newest comes first.

@@ -46,7 +46,8 @@ async def hierarchy_rows(session: Session, id: str) -> StoredScopes:
 
 
 async def root_rows(session: Session, id: str) -> StoredScopes:
-    """Return the rows of a root emission and of the runs that handle its message, without those below them."""
+    """Return the rows of a root emission and of the runs that handle its message, without the rows of runs further
+    below."""
     session.check_open()
     return await read_rows(session, await session.caller_store.scopes([id]))
 
@@ -60,12 +61,12 @@ async def run_rows(session: Session, run_id: str) -> StoredScopes:
 
 
 async def read_rows(session: Session, rows: ScopeRows) -> StoredScopes:
-    """Decode rows, in bounded turns of the event loop."""
+    """Decode rows. Each turn of the event loop decodes a bounded number of them."""
     return await in_turns(RowCodec(session.codec).read_in_pieces(rows))
 
 
 async def with_causes(session: Session, failure: Failure) -> Failure:
-    """Return the failure with its causes, which other rows have, within bounds."""
+    """Return the failure with its causes. The causes are read from other rows, up to a limit."""
     return await CauseReader(session.caller_store, RowCodec(session.codec)).whole(failure)
 
 
@@ -73,12 +74,13 @@ async def with_causes(session: Session, failure: Failure) -> Failure:
 
 
 async def cancel_hierarchy(session: Session, id: str, *, reason: str, actor: str) -> bool:
-    """Cancel a hierarchy, by the id of its root, or the part of it below a run. Each of its runs that has not ended
-    rolls back at its next step boundary, and functions and graphs that were started in it are cancelled. Returns False
-    if it has ended, or was cancelled before.
+    """Cancel a hierarchy, by the id of its root, or the part of it below a run, by the id of the run.
 
-    Once this has returned True, no further step begins on any engine, except rollbacks. So it takes until those engines
-    have read their mail. If this process dies before, the cancellation counts if it was stored.
+    Each of its runs that has not ended rolls back at its next step boundary. Functions and graphs that were started in
+    it are cancelled. Returns False if the hierarchy has ended, or was cancelled before.
+
+    Once this has returned True, no further step begins on any engine, except rollbacks. So this call lasts until those
+    engines have read their mail. If this process dies before it returns, the cancellation counts if it was stored.
     """
     if not (asked := await request_cancel(session, id, reason=reason, actor=actor)):
         return False
@@ -88,8 +90,11 @@ async def cancel_hierarchy(session: Session, id: str, *, reason: str, actor: str
 
 
 async def request_cancel(session: Session, id: str, *, reason: str, actor: str) -> list[str]:
-    """Cancel a hierarchy without waiting for other engines. Returns the runs that were asked to roll back; none if the
-    hierarchy has ended, or was cancelled before."""
+    """Cancel a hierarchy without waiting for other engines.
+
+    Returns the ids of the runs that were asked to roll back. The list is empty if the hierarchy has ended, or was
+    cancelled before.
+    """
     session.check_open()
     checked_remark(reason, actor)
     found = await root_rows(session, checked_text(id, "an id"))
@@ -110,10 +115,12 @@ async def request_cancel(session: Session, id: str, *, reason: str, actor: str) 
 
 
 async def cancel_token(session: Session, token: CancellationToken, *, reason: str, actor: str) -> bool:
-    """Cancel a cancellation token for good: each run that has it rolls back. Returns False if it was cancelled before.
+    """Cancel a cancellation token for good: each run that has the token rolls back.
 
-    Once this has returned, no further step of these runs begins. If this process dies before, the cancellation counts
-    if it was stored; then another engine notifies the runs. Raises InvalidArguments.
+    Returns False if the token was cancelled before.
+
+    Once this has returned, no further step of these runs begins. If this process dies before it returns, the
+    cancellation counts if it was stored: another engine then notifies the runs. Raises InvalidArguments.
     """
     session.check_open()
     checked_remark(reason, actor)
@@ -133,8 +140,10 @@ async def cancel_token(session: Session, token: CancellationToken, *, reason: st
 
 
 async def roll_back_hierarchy(session: Session, id: str, *, reason: str, actor: str) -> bool:
-    """Roll back a hierarchy that has ended, or, with a run's id, the part of it from that run on: everything that was
-    committed in it is undone, newest first.
+    """Roll back a hierarchy that has ended.
+
+    Everything that was committed in it is undone, newest first. With the id of a run, only that run and the runs below
+    it are rolled back.
 
     Returns False, and does nothing, if a run above or below has not ended, or if there is nothing to undo.
     """
@@ -156,16 +165,20 @@ async def roll_back_hierarchy(session: Session, id: str, *, reason: str, actor: 
 
 
 async def cancel_or_refuse(session: Session, id: str, *, reason: str, actor: str) -> None:
-    """Cancel a hierarchy, by the id of its root or of one of its runs. Raises RunNotFound, and RunFinished if it has
-    ended, or was cancelled before."""
+    """Cancel a hierarchy, by the id of its root or of one of its runs.
+
+    Raises RunNotFound. Raises RunFinished if the hierarchy has ended, or was cancelled before.
+    """
     if not await cancel_hierarchy(session, id, reason=reason, actor=actor):
         await _check_there(session, id)
         raise RunFinished(f"hierarchy {id!r} has ended, or was cancelled before", run_id=id, status="finished")
 
 
 async def roll_back_or_refuse(session: Session, id: str, *, reason: str, actor: str) -> None:
-    """Roll back a hierarchy that has ended, by the id of its root or of one of its runs. Raises RunNotFound, and
-    InvalidTransition if that cannot be done now."""
+    """Roll back a hierarchy that has ended, by the id of its root or of one of its runs.
+
+    Raises RunNotFound. Raises InvalidTransition if one of its runs has not ended, or if nothing is left to undo.
+    """
     if not await roll_back_hierarchy(session, id, reason=reason, actor=actor):
         await _check_there(session, id)
         raise InvalidTransition(
@@ -182,7 +195,7 @@ async def _check_there(session: Session, id: str) -> None:
 
 
 def _asking(session: Session, view: OperationRun, status: str, row: MessageEvent, actor: str) -> ops.Notify:
-    """Have a run give up that a cancellation concerns."""
+    """Return the notice that asks a cancelled run to give up."""
     if row.exception is None:
         raise EngineBug("a cancellation has no reason")
     depth = depth_of(row.cooperation_lineage)
@@ -191,12 +204,13 @@ def _asking(session: Session, view: OperationRun, status: str, row: MessageEvent
 
 
 def _is_handled_by(run: NewRun, root: str) -> bool:
-    """Whether a run handles what was emitted under a root."""
+    """Whether a run handles the message that was emitted under a root."""
     return is_root_run(run.lineage) and run.lineage[0] == root
 
 
 def _place(found: StoredScopes, id: str) -> tuple[Lineage, str]:
-    """Return the lineage that an id stands for, and its message; an empty one if there is none."""
+    """Return the lineage of the run or root with this id, and the id of its message. Both are empty if there is no such
+    run or root."""
     if id in found.runs:
         return found.runs[id].lineage, found.runs[id].message_id
     emitted = [row for row in found.events if row.cooperation_lineage == (id,)]
@@ -213,7 +227,7 @@ def stamped(session: Session, rows: Sequence[MessageEvent], now: int) -> Coopera
 
 
 async def submitted(session: Session, op: ops.Op) -> bool:
-    """Submit an op that two callers may submit at the same time. Returns False if the other one was first."""
+    """Submit an op that two callers may submit at the same time. Returns False if the other caller was first."""
     try:
         done: bool = await session.coordinator.submit(op)
     except CommitRefused:

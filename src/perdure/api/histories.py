@@ -61,7 +61,10 @@ async def audit_of(session: Session, run_id: str) -> list[AuditView]:
 
 
 async def hierarchy_of(session: Session, id: str, runs_max: int) -> HierarchyView:
-    """Return a hierarchy, by the id of its root, or the part of it below a run. Raises as `tree_of`."""
+    """Return a hierarchy, by the id of its root, or the part of it below a run, by the id of the run.
+
+    Raises as `tree_of`.
+    """
     tree = await tree_of(session, id, runs_max)
     found = await session.caller_store.hierarchy(id)
     topics = {message.id: message.topic for message in found.messages}
@@ -73,8 +76,10 @@ async def hierarchy_of(session: Session, id: str, runs_max: int) -> HierarchyVie
 
 
 async def tree_of(session: Session, id: str, runs_max: int, within: Within | None = None) -> RunTree:
-    """Return a run, or a root emission, with all runs below it, oldest first, without payloads. Raises RunNotFound, and
-    Misuse if there are more than `runs_max` runs."""
+    """Return a run, or a root emission, with all runs below it, oldest first, without payloads.
+
+    Raises RunNotFound, and Misuse if there are more than `runs_max` runs.
+    """
     session.check_open()
     checked_within(within)
     checked_number(runs_max, "runs_max")
@@ -135,7 +140,7 @@ async def _emission(session: Session, id: str) -> RunView:
 
 
 async def _children(session: Session, run_id: str, within: Within | None) -> AsyncIterator[Run]:
-    """Return the children of runs, newest first, as all lists."""
+    """Return the children of a run, newest first, as in all lists."""
     parts = [RunFilter(parent_id=run_id, limit=_PAGE)]
     if within is not None:
         parts = [replace(parts[0], workflow=workflow) for workflow in within.workflows] + [

@@ -1,6 +1,7 @@
-"""Logs why a run that a caller waits for does not continue: it is held, or no live engine has its code.
+"""Obstacles: why a run that a caller waits for does not continue. It is held, or no live engine has its code.
 
-The caller keeps waiting: the run may continue as soon as somebody lifts the hold or starts an engine.
+The obstacles are logged. The caller keeps waiting: the run may continue as soon as somebody lifts the hold or starts an
+engine.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from perdure.views import RunView
 
 log = logging.getLogger("perdure")
 
-_LOOKS_FIRST: Final = 4  # Before that, an engine may be about to take the run.
+_LOOKS_FIRST: Final = 4  # In the first checks, an engine may be about to take the run.
 
 
 class Obstacles:
-    """Logs, once for each reason, why the run that one caller waits for does not continue."""
+    """Logs why the run that one caller waits for does not continue.
+
+    A reason is logged again only after it has changed.
+    """
 
     def __init__(self, stranded: Callable[[Run], Awaitable[str | None]]) -> None:
         self._stranded = stranded
@@ -46,7 +50,10 @@ class Obstacles:
 
 
 class Strandings:
-    """Logs, once for each, which code runs need but no live engine has. Engines check this regularly."""
+    """Logs which code is missing: runs need it, and no live engine has it.
+
+    As long as it stays missing, it is logged once. Engines check this regularly.
+    """
 
     def __init__(self) -> None:
         self._said: frozenset[str] = frozenset()

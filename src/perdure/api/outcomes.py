@@ -24,9 +24,11 @@ _CANCELLED: Final = "perdure.errors:RunCancelled"
 
 
 async def outcome_of(session: Session, run_id: str) -> tuple[Run, Outcome]:
-    """Wait until a run has ended, and return its last state and its outcome. Raises RunNotFound, EngineStopped, and
-    StoreUnavailable if the store does not answer for long. Logs once if the run is held, or if no engine has its
-    code."""
+    """Wait until a run has ended, and return its last state and its outcome.
+
+    Raises RunNotFound and EngineStopped. Raises StoreUnavailable if the store does not answer for long. Logs a warning
+    if the run is held, or if no engine has its code.
+    """
     pause_s = _ASK_AGAIN_S
     obstacles: Obstacles | None = None
     while True:
@@ -34,7 +36,7 @@ async def outcome_of(session: Session, run_id: str) -> tuple[Run, Outcome]:
         if session.coordinator.loaded(run_id) is not None:
             if (ended := await session.followers.until_ended(run_id)) is not None:
                 return ended
-            continue  # This engine no longer has it.
+            continue  # This engine no longer owns the run.
         checked_text(run_id, "a run's id")
         stored = (await session.caller_store.get([run_id])).get(run_id)
         if stored is None:
@@ -47,7 +49,7 @@ async def outcome_of(session: Session, run_id: str) -> tuple[Run, Outcome]:
         if session.coordinator.loaded(run_id) is None:
             obstacles = obstacles or Obstacles(lambda run: why_stranded(session, run))
             await obstacles.look(stored.run)
-            # Another engine has it, or none: that one's time is the real one.
+            # Another engine has the run, or no engine has it. So this waits in real time, not by the engine's clock.
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _ASK_AGAIN_MAX_S)
 
@@ -61,8 +63,10 @@ def read_result(session: Session, run: Run, output: str, reader: Reader | None) 
 
 
 def failure_of(run: Run, outcome: Outcome) -> Exception:
-    """Return the error for a run that did not succeed: RunCancelled, or RunFailed, whose cause is the rebuilt
-    failure."""
+    """Return the error for a run that did not succeed: RunCancelled or RunFailed.
+
+    The cause of RunFailed is the rebuilt failure.
+    """
     failure = msgspec.json.decode(outcome.failure, type=Failure) if outcome.failure else None
     if failure is None or run.status == Status.CANCELLED or failure.type == _CANCELLED:
         reason = failure.message if failure is not None else None

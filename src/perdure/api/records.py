@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from perdure.coordinator.call_patience import whole_calls
+from perdure.coordinator.call_spans import whole_calls
 from perdure.errors import RecordNotFound
 from perdure.kernel import ops
 from perdure.kernel.records import Record
@@ -45,14 +45,16 @@ class Records:
         self._session = session
 
     async def put(self, kind: str, name: str, body: Any, *, actor: str = "api") -> int:
-        """Store a record, and return its version. A body that equals the newest version adds none. Raises
-        UnstorableValue."""
+        """Store a record, and return its version.
+
+        If the body equals that of the newest version, no version is added. Raises UnstorableValue.
+        """
         self._session.check_open()
         checked_text(kind, "a record's kind")
         checked_text(name, "a record's name")
         checked_remark("", actor)
         text = to_text(body, f"the {tame(kind)} {name!r}", self._session.limits.payload_bytes_max)
-        # The digests of stored versions have numbers as they were written, so this one has too.
+        # The digests of stored versions were made from numbers as they were written, so this digest is too.
         form = canonical(body, numbers=False)
         now = self._session.clock.now()
         record = Record(
@@ -69,7 +71,7 @@ class Records:
         return version
 
     async def get(self, kind: str, name: str, version: int | None = None) -> RecordView:
-        """Return a version of a record, or its newest one. Raises RecordNotFound."""
+        """Return a version of a record; without `version`, the newest one. Raises RecordNotFound."""
         self._session.check_open()
         checked_text(kind, "a record's kind")
         checked_version(version)

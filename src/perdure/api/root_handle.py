@@ -1,4 +1,4 @@
-"""A message that was emitted from outside, and the hierarchy of runs that follows from it."""
+"""The handle of a message that was emitted from outside, and of the hierarchy of runs that follows from it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 from perdure.api.hierarchies import cancel_hierarchy, roll_back_hierarchy, root_rows, with_causes
 from perdure.api.histories import RUNS_MAX, hierarchy_of, tree_of
 from perdure.api.outcomes import outcome_of
-from perdure.coordinator.call_patience import whole_calls
+from perdure.coordinator.call_spans import whole_calls
 from perdure.coordinator.turns import in_turns
 from perdure.kernel.status import Status
 from perdure.models.cooperation.child_failures import child_failure
@@ -25,8 +25,11 @@ V = TypeVar("V")
 @whole_calls(but=("finished",))
 @checked(constructor=False)
 class RootHandle:
-    """A root emission. Its `id` is the first id of the lineage of every run below it; `run_ids` are the runs that
-    handle the message itself."""
+    """A root emission.
+
+    Its `id` is the first id in the lineage of every run below it. `run_ids` are the ids of the runs that handle the
+    message itself.
+    """
 
     def __init__(self, session: Session, id: str, message_id: str, run_ids: tuple[str, ...]) -> None:
         self.id = id
@@ -38,17 +41,22 @@ class RootHandle:
         return f"<root {self.id!r}>"
 
     async def finished(self) -> None:
-        """Wait until all handlers of the message, and of all messages below it, are done. Raises ScopeFailed if one of
-        them has failed: then everything is rolled back, or the failure says what could not be."""
+        """Wait until all handlers of the message, and of all messages below it, are done.
+
+        Raises ScopeFailed if a handler has failed. Then everything was rolled back, or the failure says what could not
+        be rolled back.
+        """
         ended = [await outcome_of(self._session, run_id) for run_id in self.run_ids]
         failed = [run for run, _ in ended if run.status in (Status.ROLLED_BACK, Status.ROLLBACK_FAILED)]
         if failed:
             raise (await failure_of(self._session, self.id, [run.id for run in failed])).error()
 
     async def returned(self, name: str, type: type[V], *, handler: str | None = None) -> list[V]:
-        """Return the values that the handlers of the message itself have returned under a name, one for each handler
-        that has committed. With `handler`, only the values of that operation. Raises UnstorableValue if a value does
-        not fit the type."""
+        """Return the values that the handlers of the message itself have returned under a name.
+
+        There is one value for each handler that has committed and returned one. With `handler`, only the values of that
+        operation are returned. Raises UnstorableValue if a value does not fit the type.
+        """
         found = await root_rows(self._session, self.id)
         values = {value.lineage[-1]: value for value in found.values if value.variable == name}
         return [
@@ -60,14 +68,18 @@ class RootHandle:
         ]
 
     async def cancel(self, reason: str = "", *, actor: str = "api") -> bool:
-        """Cancel the hierarchy: each of its runs that has not ended rolls back at its next step boundary. Returns False
-        if the hierarchy has ended, or was cancelled before. Once this has returned True, no further step begins, except
-        rollbacks."""
+        """Cancel the hierarchy: each of its runs that has not ended rolls back at its next step boundary.
+
+        Returns False if the hierarchy has ended, or was cancelled before. Once this has returned True, no further step
+        begins, except rollbacks.
+        """
         return await cancel_hierarchy(self._session, self.id, reason=reason, actor=actor)
 
     async def roll_back(self, reason: str = "", *, actor: str = "api") -> bool:
-        """Roll back a hierarchy that has ended: everything that was committed in it is undone, newest first. Returns
-        False, and does nothing, if one of its runs has not ended, or if there is nothing to undo."""
+        """Roll back a hierarchy that has ended: everything that was committed in it is undone, newest first.
+
+        Returns False, and does nothing, if one of its runs has not ended, or if there is nothing to undo.
+        """
         return await roll_back_hierarchy(self._session, self.id, reason=reason, actor=actor)
 
     async def tree(self, *, runs_max: int = RUNS_MAX) -> RunTree:

@@ -1,4 +1,4 @@
-"""Changes of one run, by its id. The engine that owns the run decides them and replies."""
+"""Changes of one run, by its id. The engine that owns the run decides whether the change is made, and replies."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ async def update_run(
     deadline: datetime | Duration | msgspec.UnsetType | None,
     actor: str,
 ) -> RunView:
-    """Replace a run's tags, its deadline, or both. Raises ConcurrentModification if it is not at `expected_version`."""
+    """Replace a run's tags, its deadline, or both.
+
+    Raises ConcurrentModification if the run is not at `expected_version`.
+    """
     session.check_open()
     checked_remark("", actor)
     now = session.clock.now()
@@ -62,9 +65,12 @@ async def update_run(
 async def cancel_run(
     session: Session, run_id: str, *, expected_version: int | None = None, reason: str = "", actor: str = "api"
 ) -> bool:
-    """Cancel a run. A run of an operation, or a root emission, rolls back. Returns False if it has ended or does not
-    exist. Once this has returned True, no further step of the run, or of a run below it, begins on any engine, except
-    compensations. Raises ConcurrentModification."""
+    """Cancel a run.
+
+    A run of an operation, or a root emission, rolls back. Returns False if the run has ended or does not exist. Once
+    this has returned True, no further step of the run, or of a run below it, begins on any engine, except
+    compensations. Raises ConcurrentModification.
+    """
     session.check_open()
     checked_text(run_id, "a run's id")
     checked_remark(reason, actor)
@@ -88,8 +94,10 @@ async def cancel_run(
 
 
 async def pause_run(session: Session, run_id: str, *, expected_version: int | None, reason: str, actor: str) -> bool:
-    """Hold a run until it is resumed. Returns False if it is held. Raises RunNotFound, RunFinished,
-    ConcurrentModification."""
+    """Hold a run until it is resumed.
+
+    Returns False if the run is held already. Raises RunNotFound, RunFinished, ConcurrentModification.
+    """
     session.check_open()
     checked_text(run_id, "a run's id")
     checked_remark(reason, actor)
@@ -101,8 +109,10 @@ async def pause_run(session: Session, run_id: str, *, expected_version: int | No
 
 
 async def resume_run(session: Session, run_id: str, *, expected_version: int | None, actor: str) -> bool:
-    """Lift a run's hold, whatever its kind. Returns False if it is not held. Raises RunNotFound,
-    ConcurrentModification."""
+    """Lift a run's hold of any kind.
+
+    Returns False if the run is not held. Raises RunNotFound, ConcurrentModification.
+    """
     session.check_open(to_start=True)
     checked_remark("", actor)
     lifted: bool = await session.coordinator.submit(
@@ -117,8 +127,10 @@ async def resume_run(session: Session, run_id: str, *, expected_version: int | N
 
 
 async def retry_run(session: Session, run_id: str, *, expected_version: int | None, actor: str) -> None:
-    """Run a failed run again from the entry whose failure ended it. Raises RunNotFound, RunNotRetryable,
-    ConcurrentModification."""
+    """Run a failed run again from the entry whose failure ended it.
+
+    Raises RunNotFound, RunNotRetryable, ConcurrentModification.
+    """
     session.check_open(to_start=True)
     checked_remark("", actor)
     await _retry(session, checked_text(run_id, "a run's id"), expected_version, actor)
@@ -127,8 +139,8 @@ async def retry_run(session: Session, run_id: str, *, expected_version: int | No
 async def _retry(
     session: Session, run_id: str, expected_version: int | None, actor: str, *, with_parent: bool = False
 ) -> None:
-    """Retry a run as it is stored. If the run has changed when the retry is decided, read it again and retry, unless
-    the caller gave a version."""
+    """Retry a run as it is stored now. If the run changes before the retry is decided, read it again and retry that,
+    unless the caller gave a version."""
     stored = await _stored(session, run_id)
     while True:
         try:
@@ -140,7 +152,7 @@ async def _retry(
                 raise
             if stored.run.attempt == was.attempt:
                 continue
-        return  # It is retried, by this call or by another one meanwhile.
+        return  # The run is retried, by this call or by another one in the meantime.
 
 
 async def _stored(session: Session, run_id: str) -> StoredRun:
@@ -160,7 +172,7 @@ async def _retry_as(
     read: tuple[Event, ...] = ()
     if run.status is Status.FAILED and run.model != "operation":
         entries = (await session.caller_store.journals([run_id]))[run_id].entries
-        # If no entry failed, but the code itself or a deadline, all entries stay.
+        # If the failure came from the code itself or from a deadline, and not from an entry, all entries stay.
         kept = [one for one in entries if entry is None or one.seq < entry]
         kept_until = session.clock.now() + session.event_retention_us
         read = read_before(entries[len(kept) :], session.codec, kept_until)
@@ -185,8 +197,8 @@ async def _retry_as(
 async def _retry_children(
     session: Session, run_id: str, entries: Sequence[Entry], kept: Sequence[Entry], actor: str
 ) -> None:
-    """Retry the failed children that the run has started. The entries that started them stay, so the run would get
-    their failures again."""
+    """Retry the failed children that the run has started. The entries that started them stay in the journal, so without
+    this the run would get the same failures again."""
     started = started_before(kept, session.codec) - failed_before(kept, session.codec)
     if not started:
         return
@@ -204,7 +216,7 @@ async def _retry_children(
 
 
 async def _retry_child(session: Session, run_id: str, actor: str) -> None:
-    with suppress(RunNotFound, RunNotRetryable):  # Another caller has retried it, or it was removed.
+    with suppress(RunNotFound, RunNotRetryable):  # Another caller has retried the child, or the child was removed.
         await _retry(session, run_id, None, actor, with_parent=True)
 
 

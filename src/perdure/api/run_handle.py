@@ -1,4 +1,5 @@
-"""A run from outside: its id, its outcome, all that can be read of it, and all that can be asked of it."""
+"""The handle of a run: its id, its outcome, everything that callers can read about it, and every change that they can
+request."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from perdure.api.run_changes import cancel_run, pause_run, resume_run, retry_run
 from perdure.api.runs import Runs
 from perdure.api.streams import published_by, stream_of, streams_of
 from perdure.api.waits import WaitView, waits_of
-from perdure.coordinator.call_patience import whole_calls
+from perdure.coordinator.call_spans import whole_calls
 from perdure.errors import RunNotFound
 from perdure.kernel.rules.delivery import Delivered, Queued
 from perdure.kernel.status import Status
@@ -41,7 +42,7 @@ _NOT_COMMITTED = "the transaction that it was started in is not committed, or wa
 @whole_calls(but=("result",))
 @checked(constructor=False)
 class RunHandle(Generic[R]):
-    """A run, as callers see it. Making a handle does not check whether the run exists.
+    """A run, as callers see it. Creating a handle does not check whether the run exists.
 
     A run that was started in a transaction of the caller (`in_transaction`) does not exist before the commit.
     """
@@ -55,13 +56,13 @@ class RunHandle(Generic[R]):
     def __repr__(self) -> str:
         return f"<run {self.id!r}>"
 
-    # Its outcome.
+    # The outcome.
 
     async def result(self) -> R:
         """Wait until the run has ended, and return its result. It can be called any number of times.
 
-        Raises RunFailed, whose cause is the rebuilt failure, or RunCancelled. Raises RunNotFound at once if the run was
-        started in a transaction that is not committed.
+        Raises RunCancelled, or RunFailed with the rebuilt failure as its cause. Raises RunNotFound at once if the run
+        was started in a transaction that is not committed yet.
         """
         try:
             run, outcome = await outcome_of(self._session, self.id)
@@ -86,11 +87,13 @@ class RunHandle(Generic[R]):
     def _not_found(self) -> RunNotFound:
         return RunNotFound(self.id, _NOT_COMMITTED if self._in_transaction else "")
 
-    # What it did, and what it waits for.
+    # Its history and its waits.
 
     async def history(self) -> History:
-        """Return the run's journal, its audit trail, and the entries that retries set aside. The journal of an
-        operation's run has the events of its lineage. Raises RunNotFound."""
+        """Return the run's journal, its audit trail, and the entries that retries set aside.
+
+        For a run of an operation, the journal has the run's events in its hierarchy as entries. Raises RunNotFound.
+        """
         return await history_of(self._session, self.id)
 
     async def audit(self) -> list[AuditView]:
@@ -99,13 +102,15 @@ class RunHandle(Generic[R]):
 
     async def tree(self, *, runs_max: int = RUNS_MAX, within: Within | None = None) -> RunTree:
         """Return the run with all runs below it, oldest first, without payloads: as data, as text (`.text()`) or as a
-        Mermaid flowchart (`.mermaid()`). With `within`, runs outside of it are left out, with all below them, and do
-        not count. Raises RunNotFound, and Misuse if there are more than `runs_max` runs."""
+        Mermaid flowchart (`.mermaid()`). With `within`, runs outside of it are left out together with all runs below
+        them, and are not counted. Raises RunNotFound. Raises Misuse if there are more than `runs_max` runs."""
         return await tree_of(self._session, self.id, runs_max, within)
 
     async def hierarchy(self, *, runs_max: int = RUNS_MAX) -> HierarchyView:
-        """Return the tree of an operation's run, and the events of each of its messages, oldest first. Raises as
-        `tree`."""
+        """Return the tree of an operation's run, and the events of each of its messages, oldest first.
+
+        Raises as `tree`.
+        """
         return await hierarchy_of(self._session, self.id, runs_max)
 
     async def waits(self) -> list[WaitView]:
@@ -115,10 +120,12 @@ class RunHandle(Generic[R]):
     # Runs of graphs.
 
     async def tokens(self, *, graph: Graph[Any, Any] | None = None) -> TokensView:
-        """Return the tokens of a graph's run, also those that have ended, each with its path, node and state. You can
-        draw them: `graph.to_svg(tokens)`. Without `graph`, the definition that the run was started with is used.
+        """Return the tokens of a graph's run, including those that have ended, each with its path, node and state.
 
-        Raises RunNotFound; Misuse if the run is not of a graph, or is of another one.
+        You can draw them: `graph.to_svg(tokens)`. Without `graph`, the definition that the run was started or last
+        retried with is used.
+
+        Raises RunNotFound. Raises Misuse if the run is not a run of a graph, or is a run of another graph.
         """
         return await graph_runs.tokens_of(self._session, self.id, graph)
 
@@ -129,26 +136,28 @@ class RunHandle(Generic[R]):
         graph: Graph[Any, Any] | None = None,
         tokens: TokensView | None = None,
     ) -> str:
-        """Return a picture of the run's graph with its tokens, as SVG or as a Mermaid flowchart. If you have the tokens
-        already, pass them: that saves a replay. Raises as `tokens`."""
+        """Return a picture of the run's graph with its tokens, as SVG or as a Mermaid flowchart.
+
+        If you have the tokens already, pass them to save a replay. Raises as `tokens`.
+        """
         return await graph_runs.drawing_of(self._session, self.id, form, graph, tokens)
 
     async def graph_events(
         self, *, after: int = 0, limit: int = 1000, graph: Graph[Any, Any] | None = None
     ) -> GraphEvents:
         """Return the events of a graph's run: tokens that were created, moved along edges, joined and ended, and what
-        nodes did. The events are derived from the journal and numbered from 1 on: each call gives the same ones, and
-        more as the run continues. `after` is the number of the last event that you have. Raises as `tokens`, and Misuse
-        for a limit that is out of range."""
+        nodes did. The events are derived from the journal and numbered from 1 on. Each call returns the same events,
+        and more as the run continues. `after` is the number of the last event that you have. Raises as `tokens`. Raises
+        Misuse for a limit that is out of range."""
         return await graph_runs.graph_events_of(self._session, self.id, after, limit, graph)
 
     async def definition(self) -> DefinitionView:
-        """Return the definition that a graph's run was started with, or last retried with, as JSON, even if the code
-        has changed since. For a run that has done nothing yet, it is the definition in the code. Raises RunNotFound;
-        Misuse if the run is not of a graph, or if neither the store nor the code has its definition."""
+        """Return the definition that a graph's run was started or last retried with, as JSON, even if the code has
+        changed since then. For a run that has done nothing yet, this is the definition in the code. Raises RunNotFound.
+        Raises Misuse if the run is not a run of a graph, or if neither the store nor the code has its definition."""
         return await graph_runs.definition_of(self._session, self.id)
 
-    # What it publishes.
+    # Published values and streams.
 
     @overload
     async def published(self) -> dict[str, Any]: ...
@@ -157,10 +166,11 @@ class RunHandle(Generic[R]):
     async def published(self, key: str) -> Any: ...
 
     async def published(self, key: str | None = None) -> Any:
-        """Return the values that the run has published: all of them by key, or the value under one key. They are plain
-        JSON values, and stay after the run has ended.
+        """Return the values that the run has published: all of them by key, or the value under one key.
 
-        Raises RunNotFound, and NotPublished if there is nothing under the key.
+        The values are plain JSON values. They stay after the run has ended.
+
+        Raises RunNotFound. Raises NotPublished if the run has published nothing under the key.
         """
         return await published_by(self._session, self.id, key)
 
@@ -168,10 +178,10 @@ class RunHandle(Generic[R]):
         """Return the items of a stream with an offset greater than `after`, in order: `async for item in
         run.stream("log")`.
 
-        The loop waits for more items until the run has ended and all items were read. With `follow=False` it ends with
-        the items that are there. An item is given once it is durable. To continue later, also after a crash of the
-        reader, pass the offset of the last item as `after`. A stream without items is empty, not an error. Raises
-        InvalidArguments at once; RunNotFound, StoreError and EngineStopped from the loop.
+        The loop waits for more items until the run has ended and all items were read. With `follow=False` the loop ends
+        after the items that are stored now. You get only items that are durable. To continue later, for example after a
+        crash of the reader, pass the offset of the last item as `after`. A stream without items is empty; that is not
+        an error. Raises InvalidArguments at once. The loop raises RunNotFound, StoreError and EngineStopped.
         """
         return stream_of(self._session, self.id, name, after, follow)
 
@@ -188,7 +198,10 @@ class RunHandle(Generic[R]):
         return await send_event(self._session, event, self.id, key, strict, actor)
 
     async def cancel(self, reason: str = "", *, expected_version: int | None = None, actor: str = "api") -> bool:
-        """Cancel the run. Its running steps are cancelled, late results are dropped, and its code does not notice.
+        """Cancel the run.
+
+        Its running steps are cancelled, and results that arrive later are dropped. The run's code does not notice the
+        cancellation.
 
         Once this has returned True, no further step of the run, or of a run below it, begins on any engine, except
         compensations. A hierarchy that a function has emitted rolls back if the function's compensations say so. A run
@@ -200,27 +213,35 @@ class RunHandle(Generic[R]):
         )  # fmt: skip
 
     async def pause(self, reason: str = "", *, expected_version: int | None = None, actor: str = "api") -> bool:
-        """Hold the run until `resume`. Its running steps are cancelled, and run again after that. Returns False if the
-        run is held already. Raises RunNotFound, RunFinished, and ConcurrentModification if it is not at
-        `expected_version`."""
+        """Hold the run until `resume`.
+
+        Its running steps are cancelled now, and run again after `resume`. Returns False if the run is held already.
+        Raises RunNotFound and RunFinished. Raises ConcurrentModification if the run is not at `expected_version`.
+        """
         return await pause_run(
             self._session, self.id, expected_version=expected_version, reason=reason, actor=actor
         )  # fmt: skip
 
     async def resume(self, *, expected_version: int | None = None, actor: str = "api") -> bool:
-        """Lift the run's hold, whatever its kind: the run continues. Returns False if it is not held. Raises
-        RunNotFound, and ConcurrentModification if it is not at `expected_version`."""
+        """Lift the run's hold of any kind, so that the run continues.
+
+        Returns False if the run is not held. Raises RunNotFound. Raises ConcurrentModification if the run is not at
+        `expected_version`.
+        """
         return await resume_run(self._session, self.id, expected_version=expected_version, actor=actor)
 
     async def retry(self, *, expected_version: int | None = None, actor: str = "api") -> Self:
-        """Run a failed run again, from the entry whose failure ended it. What it did before that entry stays done.
+        """Run a failed run again, from the entry whose failure ended it.
 
-        Everything after that happens again. Events that the run read after it can be read again, in order. A timeout
-        that ended the run, and a deadline that has passed, start anew. Children that the run had started, that have
-        failed, and whose failures it had not handled, are retried first; if the process dies in between, retry the run
-        again. If two callers retry a run at the same time, it is retried once. Returns this handle.
+        Everything that the run did before that entry stays done. Everything from that entry on happens again. Events
+        that the run has read since that entry can be read again, in the same order. A timeout that ended the run, and a
+        deadline that has passed, start anew.
 
-        Raises RunNotFound, RunNotRetryable, and ConcurrentModification if it is not at `expected_version`.
+        Failed children that the run had started are retried first, unless the run had handled their failures. If the
+        process dies in between, retry the run again. If two callers retry a run at the same time, it is retried once.
+        Returns this handle.
+
+        Raises RunNotFound and RunNotRetryable. Raises ConcurrentModification if the run is not at `expected_version`.
         """
         await retry_run(self._session, self.id, expected_version=expected_version, actor=actor)
         return self
@@ -233,15 +254,20 @@ class RunHandle(Generic[R]):
         deadline: datetime | Duration | msgspec.UnsetType | None = msgspec.UNSET,
         actor: str = "api",
     ) -> RunView:
-        """Replace the run's tags, its deadline, or both. A deadline of None removes it. Raises RunNotFound, and
-        ConcurrentModification if the run is not at `expected_version`."""
+        """Replace the run's tags, its deadline, or both.
+
+        With a `deadline` of None, the run has no deadline any more. Raises RunNotFound. Raises ConcurrentModification
+        if the run is not at `expected_version`.
+        """
         return await update_run(
             self._session, self.id, expected_version=expected_version, tags=tags, deadline=deadline, actor=actor
         )
 
     async def roll_back(self, reason: str = "", *, actor: str = "api") -> bool:
-        """Roll back a run of an operation that has ended, and all runs below it, newest first. Returns False, and does
-        nothing, if a run above or below it has not ended, or if there is nothing to roll back."""
+        """Roll back a run of an operation that has ended, and all runs below it, newest first.
+
+        Returns False, and does nothing, if a run above or below it has not ended, or if there is nothing to roll back.
+        """
         return await roll_back_hierarchy(self._session, self.id, reason=reason, actor=actor)
 
 

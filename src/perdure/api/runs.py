@@ -1,4 +1,4 @@
-"""`engine.runs`: read runs, list and count them, and make the same change to many."""
+"""`engine.runs`: read runs, list and count them, and make the same change to many runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from perdure.api.run_changes import cancel_run, pause_run, resume_run, retry_run
 from perdure.api.stranded_runs import with_stranded
 from perdure.api.waits import TimerView, timers_of
-from perdure.coordinator.call_patience import whole_calls
+from perdure.coordinator.call_spans import whole_calls
 from perdure.errors import ConcurrentModification, InvalidArguments, Misuse, RunFinished, RunNotFound, RunNotRetryable
 from perdure.kernel.status import FINISHED, Status
 from perdure.ports import RunFilter
@@ -41,7 +41,10 @@ RunIds = list[str]
 
 
 class RunSelection(Struct, frozen=True, kw_only=True):
-    """Which runs are selected: those that match all fields that are set. Without fields, all runs."""
+    """A selection of runs.
+
+    A run is selected if it matches all fields that are set. Without fields, all runs are selected.
+    """
 
     workflow: str | None = None
     status: str | Sequence[str] = ()
@@ -76,8 +79,11 @@ EVERYTHING: Final = RunSelection()
 
 
 class BulkReport(Struct, frozen=True, kw_only=True):
-    """The result of a change of many runs: the ids of the runs that were changed (in a dry run: that would be), and the
-    runs that were refused, each with the reason."""
+    """The result of a change of many runs.
+
+    It has the ids of the changed runs, and the refused runs, each with the reason. In a dry run, it has the ids of the
+    runs that would be changed.
+    """
 
     changed: list[str]
     refused: dict[str, str]
@@ -87,19 +93,19 @@ class BulkReport(Struct, frozen=True, kw_only=True):
 @whole_calls()
 @checked(own=("ids",), constructor=False)
 class Runs:
-    """All runs of the store, whichever engine has them."""
+    """All runs in the store, whichever engine has them."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    # Looking.
+    # Reading.
 
     async def get(self, id: str) -> RunView | None:
-        """Return a run with its payloads; None if there is no run with this id."""
+        """Return a run with its payloads, or None if no run has this id."""
         return (await self.get_many([id])).get(id)
 
     async def get_many(self, ids: Sequence[str]) -> dict[str, RunView]:
-        """Return runs by their ids, in one query. Ids that no run has are absent."""
+        """Return runs by their ids, in one query. Ids without a run are left out."""
         if isinstance(ids, str):
             raise InvalidArguments(f"get_many() takes a list of ids; for the one run {ids!r} use get()")
         wanted = checked_texts(ids, "ids", "a run's id")
@@ -153,8 +159,11 @@ class Runs:
     async def tally(
         self, times: Sequence[datetime] = (), *, statuses: Sequence[str] = tuple(Status), limit: int = 1_000
     ) -> Counts:
-        """Return the number of runs by status, for each span between two of these times in which they were started, or
-        for all time if there are no times. Of each status at most `limit` runs are counted in each span."""
+        """Return the number of runs by status, for each span between two of these times.
+
+        A run belongs to the span in which it was started. Without times, there is one span for all runs. For each
+        status, at most `limit` runs are counted in each span.
+        """
         self._session.check_open()
         at = checked_times(times, "times") or [0, _NEVER]
         statuses = checked_texts(statuses, "statuses")
@@ -165,19 +174,23 @@ class Runs:
         return [{str(status): next(counts) for status in statuses} for _ in spans]
 
     async def timers(self, ids: Sequence[str]) -> Timers:
-        """Return the timers of these runs that have fired, in no order. Unknown ids are ignored. This reads the
-        journals: pass some hundred ids at most."""
+        """Return the timers of these runs that have fired, in no particular order.
+
+        Unknown ids are ignored. This reads the runs' journals, so pass a few hundred ids at most.
+        """
         return await timers_of(self._session, ids)
 
-    # Changing many.
+    # Changing many runs.
 
     async def cancel(
         self, selection: RunSelection, *, reason: str = "", dry_run: bool = False, actor: str = "api"
     ) -> BulkReport:
-        """Cancel all selected runs that have not ended, as `run.cancel()` does. With `dry_run`, only report which.
+        """Cancel all selected runs that have not ended, as `run.cancel()` does.
 
-        Runs are changed in bounded batches. If this process dies, some are cancelled and others are not: call it again.
-        Runs that are started meanwhile may be missed.
+        With `dry_run`, only report which runs would be cancelled.
+
+        Runs are changed in bounded batches. If this process dies, some runs are cancelled and others are not; then call
+        this again. Runs that are started during the call may be missed.
         """
         return await self._change(
             selection,
@@ -190,8 +203,10 @@ class Runs:
     async def pause(
         self, selection: RunSelection, *, reason: str = "", dry_run: bool = False, actor: str = "api"
     ) -> BulkReport:
-        """Pause all selected runs that have not ended and are not held, as `run.pause()` does. Otherwise as
-        `cancel`."""
+        """Pause all selected runs that have not ended and are not held, as `run.pause()` does.
+
+        Dry runs and crashes are as for `cancel`.
+        """
         return await self._change(
             selection,
             _OPEN,
@@ -202,7 +217,7 @@ class Runs:
         )
 
     async def resume(self, selection: RunSelection, *, dry_run: bool = False, actor: str = "api") -> BulkReport:
-        """Resume all selected runs that are held, as `run.resume()` does. Otherwise as `cancel`."""
+        """Resume all selected runs that are held, as `run.resume()` does. Dry runs and crashes are as for `cancel`."""
         return await self._change(
             selection,
             _OPEN,
@@ -213,7 +228,7 @@ class Runs:
         )
 
     async def retry(self, selection: RunSelection, *, dry_run: bool = False, actor: str = "api") -> BulkReport:
-        """Retry all selected runs that have failed, as `run.retry()` does. Otherwise as `cancel`."""
+        """Retry all selected runs that have failed, as `run.retry()` does. Dry runs and crashes are as for `cancel`."""
 
         async def retry(run_id: str) -> bool:
             await retry_run(self._session, run_id, expected_version=None, actor=actor)
@@ -231,8 +246,8 @@ class Runs:
         *,
         held: bool | None = None,
     ) -> BulkReport:
-        """Change the selected runs that are in one of these statuses. `held` limits it to held runs, or to runs that
-        are not held. `otherwise` is the reason for a change that did nothing."""
+        """Change the selected runs that are in one of these statuses. `held` limits the change to held runs, or to runs
+        that are not held. `otherwise` is the reason that the report gives for a run that the change left as it was."""
         changed: RunIds = []
         refused: dict[str, str] = {}
 

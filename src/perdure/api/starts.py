@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from perdure.api.connections import insert, insert_async
 from perdure.api.run_changes import deadline_at
 from perdure.api.run_handle import RunHandle
-from perdure.coordinator.call_patience import one_call
+from perdure.coordinator.call_spans import one_call
 from perdure.coordinator.caller_batches import insertable_batch
 from perdure.errors import InvalidArguments
 from perdure.kernel import ops
@@ -43,11 +43,13 @@ class PreparedStart(Generic[R]):
         self._session = session
         self._input = input  # before the codec
         self._reader = reader
-        self._workflow = workflow  # if this process has it
+        self._workflow = workflow  # None if this process does not have it
 
     def insert(self, connection: object) -> RunHandle[R]:
-        """Write the start with a blocking connection. It uses nothing but the connection, so it may be called in any
-        thread. Raises as `start(connection=…)`."""
+        """Write the start with a blocking connection.
+
+        This uses nothing but the connection, so you may call it in any thread. Raises as `start(connection=…)`.
+        """
         return self._inserted(insert(connection, self._insertion()))
 
     async def insert_async(self, connection: object) -> RunHandle[R]:
@@ -136,8 +138,10 @@ async def prepare(
 
 
 async def start_all(session: Session, prepared: Sequence[PreparedStart[Any]]) -> list[RunHandle[Any]]:
-    """Start several runs, which share commits. If one of them is refused, the others start, and then its error is
-    raised."""
+    """Start several runs in shared commits.
+
+    If one of them is refused, the others are started, and then its error is raised.
+    """
     replies = await session.coordinator.submit_batch([one.op for one in prepared])
     for reply in replies:
         if isinstance(reply, BaseException):
@@ -146,8 +150,8 @@ async def start_all(session: Session, prepared: Sequence[PreparedStart[Any]]) ->
 
 
 async def _newest_version(session: Session, name: str) -> str:
-    """Return the version of a workflow that the newest engine has. Raises UnknownWorkflow, and InvalidArguments for an
-    operation."""
+    """Return the version that the newest engine with this workflow has. Raises UnknownWorkflow. Raises InvalidArguments
+    for an operation."""
     catalogue = Catalogue(lambda: session.caller_store, session.workflows)
     hint = "; to start it anyway, and let it wait for an engine, pass its version: version=''"
     return await catalogue.version(name, hint=hint)

@@ -23,7 +23,7 @@ _AT_WORK: Final = (Status.RUNNING, Status.SUSPENDED, Status.ROLLING_BACK)
 
 
 async def with_stranded(session: Session, views: list[RunView]) -> list[RunView]:
-    """Return the views with `stranded` set for runs that no engine has and none can take."""
+    """Return the views. `stranded` is set for runs that no live engine has and no live engine can take."""
     if all(view.status in FINISHED for view in views):
         return views
     living = await session.caller_store.engines(living=True)
@@ -56,16 +56,18 @@ async def with_stranded(session: Session, views: list[RunView]) -> list[RunView]
 
 
 async def why_stranded(session: Session, run: Run) -> str | None:
-    """Return why no engine can continue a run; None if one can. A run of a handler that has not begun may be for a
-    person."""
+    """Return why no engine can continue a run, or None if one can.
+
+    It is also None for an operation's run that has not begun, because its handler may be a person.
+    """
     if run.model == "operation" and run.status is Status.CREATED:
         return None
     return (await with_stranded(session, [run_view(run)]))[0].stranded
 
 
 async def warn_of_missing_code(session: Session) -> None:
-    """Log why no engine can continue runs that handlers of this engine have begun: another version of them began the
-    runs. Only the newest runs of each handler are checked."""
+    """Log which runs of this engine's handlers no engine can continue, and why: another version of the handler has
+    begun them. Only the newest runs of each handler are checked."""
     for name in sorted({name for _, name in session.workflows.operations}):
         runs = await session.caller_store.list(RunFilter(workflow=name, statuses=_AT_WORK, limit=_PAGE))
         views = await with_stranded(session, [run_view(run) for run in runs if run.model == "operation"])

@@ -1,4 +1,4 @@
-"""What runs publish while they run: values by key, and streams of items. It works for runs of all engines."""
+"""Published values and streams of runs, whichever engine has the run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from perdure.values.checks import checked_text
 from perdure.views import StreamItemView, plain_value, stream_item_view
 
 _PAGE: Final = 200
-_POLL_S: Final = 0.25  # for runs that another engine has, or none
+_POLL_S: Final = 0.25  # for runs that another engine or no engine has
 
 
 async def published_by(session: Session, run_id: str, key: str | None) -> Any:
-    """Return the values that a run has published, by key, or the value under one key. Raises RunNotFound,
-    NotPublished."""
+    """Return the values that a run has published, by key, or the value under one key.
+
+    Raises RunNotFound, NotPublished.
+    """
     session.check_open()
     checked_text(run_id, "a run's id")
     if key is not None:
@@ -60,9 +62,9 @@ async def _items(session: Session, run_id: str, name: str, after: int, follow: b
 
 
 async def _next_page(session: Session, run_id: str, name: str, after: int, follow: bool) -> tuple[StreamItem, ...]:
-    """Wait for the next items, and return them; none if none will come."""
-    # It listens before it looks, so that nothing can come in between; and not while its caller has the word, who
-    # may never come back.
+    """Wait for the next items, and return them. The result is empty if no more items will come."""
+    # Subscribe before reading, so that no change in between is missed. The subscription ends before the caller gets the
+    # items, because the caller may never ask for more.
     with session.followers.changes_of(run_id) as news:
         while True:
             session.check_open(to_start=follow)

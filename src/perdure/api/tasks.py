@@ -1,4 +1,4 @@
-"""`engine.tasks`: tasks that people answer, and that workers claim."""
+"""`engine.tasks`: tasks that people answer and workers claim."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.api.within import checked_within
-from perdure.coordinator.call_patience import whole_calls
+from perdure.coordinator.call_spans import whole_calls
 from perdure.errors import InvalidAnswer, InvalidArguments, Misuse, RowDamaged, TaskNotFound, UnstorableValue
 from perdure.kernel import ops
 from perdure.kernel.events import Event
@@ -39,9 +39,12 @@ _STEPS_AT_ONCE_MAX: Final = 10_000  # steps of a check on the event loop: about 
 
 
 class TaskView(Struct, frozen=True, kw_only=True):
-    """A task. It is `claimed` while a worker's lease lasts, and `open` again once the lease has expired. `details` are
-    those of the last heartbeat, `error` is that of the last worker that gave the task back, `claims` is how often it
-    was claimed, and `actor` asked for the last claim, heartbeat or release."""
+    """A task.
+
+    It is `claimed` while a worker's lease lasts, and `open` again once the lease has expired. `details` came with the
+    last heartbeat. `error` came from the last worker that gave the task back. `claims` is how often the task was
+    claimed. `actor` requested the last claim, heartbeat or release.
+    """
 
     id: str
     run_id: str
@@ -71,7 +74,7 @@ TaskViews = list[TaskView]  # inside the class, `list` is the method
 @whole_calls()
 @checked(constructor=False)
 class Tasks:
-    """All tasks of the store. The engine that has the run gets the answer."""
+    """All tasks in the store. An answer goes to the engine that has the task's run."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -87,8 +90,11 @@ class Tasks:
         after: str | None = None,
         limit: int = 100,
     ) -> TaskViews:
-        """Return tasks, oldest first. `after` is the id of the last task that you have. With `within`, tasks of runs
-        outside of it are left out. Raises Misuse."""
+        """Return tasks, oldest first.
+
+        `after` is the id of the last task that you have. With `within`, tasks of runs outside of it are left out.
+        Raises Misuse.
+        """
         self._session.check_open()
         checked_limit(limit)
         for argument, text in (("queue", queue), ("kind", kind), ("run", run), ("after", after)):
@@ -121,11 +127,12 @@ class Tasks:
         actor: str = "api",
         worker: str | None = None,
     ) -> None:
-        """Answer a task. Returns once the answer is durable and its run has it.
+        """Answer a task. Returns once the answer is durable and the run has it.
 
-        Only the first answer counts. Raises InvalidAnswer, with the path, if the answer does not fit the task's schema:
-        the task stays open. Raises TaskClosed if it was answered before, or if its run no longer waits; TaskNotFound. A
-        `worker` must have the task, or have had it last: it raises TaskLost if another worker has it.
+        Only the first answer counts. Raises InvalidAnswer if the answer does not fit the task's schema; the error has
+        the path of the wrong part, and the task stays open. Raises TaskClosed if the task was answered before, or if
+        its run no longer waits for it. Raises TaskNotFound. If you pass a `worker`, it must be the worker that has the
+        task or had it last: raises TaskLost if another worker has the task.
 
         The run stages the `artifacts` when it continues with the answer, and publishes them when it succeeds. Raises
         InvalidArguments, UnstorableValue.
@@ -141,7 +148,7 @@ class Tasks:
         answer = msgspec.json.decode(text)
         try:
             found = misfit(answer, schema, _STEPS_AT_ONCE_MAX)
-        except TooManySteps:  # It would block the event loop for too long.
+        except TooManySteps:  # The check would block the event loop for too long.
             found = await asyncio.to_thread(misfit, answer, schema)
         if found is not None:
             raise InvalidAnswer(
@@ -156,9 +163,12 @@ class Tasks:
     async def claim(
         self, queue: str, worker: str, *, limit: int = 1, lease: Duration = 60, actor: str | None = None
     ) -> TaskViews:
-        """Claim open tasks of a queue, oldest first. No other worker gets them until the lease has expired; `heartbeat`
-        renews it. So the tasks of a worker that dies are open again by themselves. A number is in seconds. The task
-        shows the `actor`; the default is the worker. Raises InvalidArguments."""
+        """Claim open tasks of a queue, oldest first.
+
+        No other worker gets them until the lease has expired; `heartbeat` renews the lease. If the worker dies, its
+        lease expires, and the tasks are open again. A lease that is a number is in seconds. The tasks show the `actor`;
+        the default is the worker. Raises InvalidArguments.
+        """
         self._session.check_open()
         checked_text(queue, "a queue's name")
         checked_text(worker, "a worker's name")
@@ -175,8 +185,11 @@ class Tasks:
         return [self._task_view(one) for one in found]
 
     async def heartbeat(self, id: str, worker: str, details: Any = None, *, actor: str | None = None) -> None:
-        """Renew a worker's lease of a task. `details` say how far it got. Raises TaskLost if another worker has the
-        task, TaskClosed if its run no longer waits for it."""
+        """Renew a worker's lease of a task.
+
+        `details` say how far the worker got. Raises TaskLost if another worker has the task, TaskClosed if its run no
+        longer waits for it.
+        """
         text = None
         if details is not None:
             text = self._session.codec.encode(
@@ -196,9 +209,11 @@ class Tasks:
         await self._release(id, worker, actor)
 
     async def fail(self, id: str, worker: str, error: str, *, retry: bool, actor: str | None = None) -> None:
-        """Say that a worker could not do a task. With `retry` the task is open again, for another worker. Otherwise it
-        is closed, and the waiting code gets TaskFailed. The default `actor` is the worker. Raises TaskLost, TaskClosed,
-        TaskNotFound."""
+        """Report that a worker could not do a task.
+
+        With `retry` the task is open again, for another worker. Otherwise the task is closed, and the waiting code gets
+        TaskFailed. The default `actor` is the worker. Raises TaskLost, TaskClosed, TaskNotFound.
+        """
         checked_text(error, "an error", _ERROR_MAX_CHARS)
         if retry:
             await self._release(id, worker, actor, error)
@@ -220,7 +235,7 @@ class Tasks:
         actor: str,
         worker: str | None,
         *,
-        value: msgspec.Raw = msgspec.Raw(b"null"),  # noqa: B008 - it is a value
+        value: msgspec.Raw = msgspec.Raw(b"null"),  # noqa: B008 - it is immutable
         error: str | None = None,
         artifacts: tuple[NewArtifact, ...] = (),
     ) -> None:

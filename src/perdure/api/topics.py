@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from perdure.api.hierarchies import AT_WORK, cancel_token, read_rows, root_rows, run_rows, stamped, submitted
 from perdure.api.records import Records
 from perdure.api.root_handle import RootHandle
-from perdure.coordinator.call_patience import whole_calls
+from perdure.coordinator.call_spans import whole_calls
 from perdure.coordinator.turns import in_turns
 from perdure.errors import Misuse, RunNotFound
 from perdure.kernel import ops
@@ -21,7 +21,7 @@ from perdure.kernel.runs import Outcome
 from perdure.kernel.status import Status
 from perdure.models.cooperation.context import CancellationToken
 from perdure.models.cooperation.failures import Failure
-from perdure.models.cooperation.live import ChildReport
+from perdure.models.cooperation.live_run import ChildReport
 from perdure.models.cooperation.message_events import State
 from perdure.models.cooperation.missing_handlers import complete, complete_rollback, dismiss, fail
 from perdure.models.cooperation.moves import OperationRun, Writes
@@ -36,7 +36,7 @@ from perdure.values.json import to_text
 
 HANDLER_RECORD: Final = "perdure.handler"  # the kind of the records of registered and retired handlers
 _PAGE: Final = 64
-_NOT_BEGUN: Final = (Status.CREATED, Status.RUNNING)  # by their status alone
+_NOT_BEGUN: Final = (Status.CREATED, Status.RUNNING)  # a run in these statuses may not have begun
 
 
 @whole_calls()
@@ -49,19 +49,22 @@ class Topics:
         self._records = Records(session)
 
     async def handlers(self) -> dict[str, list[str]]:
-        """Return the handlers that are registered: names of operations, by topic."""
+        """Return the names of the registered handlers, by topic."""
         self._session.check_open()
         handlers = self._session.handlers
         await handlers.load(again=True)
         return {topic: sorted(known.registered) for topic, known in sorted(handlers.topics.items()) if known.registered}
 
     async def register(self, topic: Topic[Any] | str, name: str, *, actor: str = "api") -> None:
-        """Register a handler that no engine has, such as a person or another system. Messages of the topic then wait
-        for it; see `complete`. Engines register their own operations by themselves.
+        """Register a handler that no engine has, such as a person or another system.
 
-        When this returns, emitters that wait for handlers of the topic know of it. If the process dies before, they are
-        notified when the next engine with operations is opened or finds this one dead, or when this is called again. A
-        record keeps which `actor` did it.
+        Messages of the topic then wait for this handler; see `complete`. Engines register their own operations by
+        themselves.
+
+        When this returns, emitters that wait for handlers of the topic know of the new handler. If the process dies
+        before that, the emitters are notified later: when an engine with operations is opened, when one finds this
+        process dead, or when you call this again. A record keeps which `actor` registered the handler. The record is
+        written first: a crash may leave a record of a handler that is not registered yet.
         """
         session = self._session
         session.check_open()
@@ -71,12 +74,15 @@ class Topics:
         await announce_handlers(session)
 
     async def retire(self, topic: Topic[Any] | str, name: str, *, release: bool = False, actor: str = "api") -> bool:
-        """Retire a handler: messages that are emitted from now on do not wait for it. Messages that wait for it already
-        keep waiting. With `release` they do not: the handler's runs that it has not begun are cancelled.
+        """Retire a handler: messages that are emitted from now on do not wait for it.
 
-        Returns False if there is no such handler. An engine that has the handler registers it again when it is opened.
-        If the process dies before this returns, some runs may not be released: call it again. A record keeps which
-        `actor` did it. The record is written first: a crash may leave a record of a handler that is not retired yet.
+        Messages that wait for it already keep waiting. With `release` they stop waiting: the handler's runs that have
+        not begun are cancelled.
+
+        Returns False if the topic has no handler of this name. An engine that has the handler registers it again when
+        it is opened. If the process dies before this returns, some runs may not be released; then call this again. A
+        record keeps which `actor` retired the handler. The record is written first: a crash may leave a record of a
+        handler that is not retired yet.
         """
         session = self._session
         session.check_open()
@@ -86,7 +92,7 @@ class Topics:
             await self._note(*pair, actor, registered=False)
         done = await session.handlers.retire([pair], session.clock.now())
         if release:
-            async for found in _operation_runs(session, name, *_NOT_BEGUN):  # One that runs may be held.
+            async for found in _operation_runs(session, name, *_NOT_BEGUN):  # A running one may be held, not begun.
                 await self._release(found, pair[0], actor)
         return done
 
@@ -106,13 +112,15 @@ class Topics:
                 continue
             writes = Writes(rows=dismiss(view))
             report = ChildReport(run.id, State.DISMISSED)
-            with suppress(Misuse):  # An engine has taken it in the meantime.
+            with suppress(Misuse):  # An engine has taken the run in the meantime.
                 await self._settle(view, writes, Status.CANCELLED, report, actor)
 
     async def cancel_token(self, token: CancellationToken, *, reason: str = "", actor: str = "api") -> bool:
-        """Cancel a cancellation token for good, even if no run has it yet. Each run that has it, in whatever hierarchy,
-        rolls back at its next step boundary. Runs that are emitted with it later roll back before their first step.
-        Returns False if the token was cancelled before: then the first reason counts.
+        """Cancel a cancellation token for good, even if no run has it yet.
+
+        Each run that has the token, in any hierarchy, rolls back at its next step boundary. Runs of messages that are
+        emitted with the token later roll back before their first step. Returns False if the token was cancelled before;
+        then the first reason counts.
 
         Once this has returned, no further step of these runs begins on any engine. If this process dies before that,
         the cancellation still takes effect if it was already stored: another engine then notifies the runs. Raises
@@ -140,10 +148,10 @@ class Topics:
         return msgspec.json.decode(next(one.payload for one in found.messages if one.id == message_id))
 
     async def complete(self, id: str, values: Mapping[str, Any] | None = None, *, actor: str = "api") -> None:
-        """Complete the run of a handler that no engine has. `values` are what the handler returns.
+        """Complete the run of a handler that no engine has. `values` are the handler's return values, by name.
 
-        Raises RunNotFound, RunFinished, UnstorableValue; Misuse if an engine has taken the run, or if its emitter rolls
-        back.
+        Raises RunNotFound, RunFinished, UnstorableValue. Raises Misuse if an engine has taken the run, or if its
+        emitter rolls back.
         """
         checked_remark("", actor)
         payload_max = self._session.limits.payload_bytes_max
@@ -162,8 +170,10 @@ class Topics:
         await self._settle(view, writes, Status.SUCCEEDED, report, actor)
 
     async def fail(self, id: str, reason: str, *, type: str = "Refused", actor: str = "api") -> None:
-        """Fail the run of a handler that no engine has. Do so only if nothing of its work is left to be undone. Raises
-        as `complete`."""
+        """Fail the run of a handler that no engine has.
+
+        Call this only if none of the handler's work is left to be undone. Raises as `complete`.
+        """
         checked_remark(reason, actor)
         checked_text(type, "the type of a failure")
         view = await self._view(id)
@@ -172,8 +182,10 @@ class Topics:
         await self._settle(view, fail(view, failure), Status.ROLLED_BACK, report, actor)
 
     async def complete_rollback(self, id: str, *, actor: str = "api") -> None:
-        """Complete the rollback of a handler that no engine has: what it did is undone, as the emitter asked. Raises
-        RunNotFound, Misuse."""
+        """Complete the rollback of a handler that no engine has.
+
+        Call this once the handler's work is undone, as the emitter requested. Raises RunNotFound, Misuse.
+        """
         view = await self._view(id)
         request = view.rollback_request
         report = ChildReport(id, State.ROLLED_BACK, None if request is None else request.exception)
@@ -220,7 +232,7 @@ async def announce_handlers(session: Session) -> None:
     if not unannounced:
         return
     topics = {topic for topic, _, _ in unannounced}
-    # One that runs may be about to wait again, by the registry as it was.
+    # A running emitter may be about to wait again, with the registry that it read before.
     async for found in _operation_runs(session, None, *AT_WORK):
         emitted = {message.id for message in found.messages if message.topic in topics}
         waiting = {row.cooperation_lineage[-1] for row in found.events if row.message_id in emitted}
@@ -242,7 +254,7 @@ async def _operation_runs(session: Session, handler: str | None, *statuses: Stat
 
 
 def _topic_name(topic: Topic[Any] | str) -> str:
-    return Topic(topic, object).name if isinstance(topic, str) else topic.name  # Its name is checked.
+    return Topic(topic, object).name if isinstance(topic, str) else topic.name  # Topic checks the name.
 
 
 __all__ = ["HANDLER_RECORD", "Topics", "announce_handlers"]

@@ -1,4 +1,5 @@
-"""The few verbs that an engine and a client share. Everything else is on a handle, or in a facet.
+"""The verbs that an engine and a client share: start, run, send, emit, handle. Everything else is on a handle, or in a
+facet.
 
 `Client` and `Engine` use these functions as their methods, so that each verb has one signature and one docstring.
 """
@@ -79,18 +80,19 @@ async def start(
 ) -> RunHandle[Any]:
     """Start a run, and return its handle once the run is durable.
 
-    `call` is a called workflow: `checkout("o-17")`. It may also be the name of a workflow, with the arguments by name
-    in `input`, as JSON values; the default `version` is then that of the newest engine that has the workflow. An engine
-    that has the code executes the run.
+    `call` is a called workflow: `checkout("o-17")`. It may also be the name of a workflow; then `input` has the
+    arguments by name, as JSON values, and the default `version` is the one that the newest engine with this workflow
+    has. An engine that has the code executes the run.
 
-    With an `id` the start is idempotent: the same id, workflow and arguments give the same run. If the id belongs to
-    another run, it raises RunExists. A run that has not ended by its `deadline` fails. Raises UnknownWorkflow,
-    InvalidArguments, UnstorableValue.
+    With an `id` the start is idempotent: the same id, workflow and arguments give the same run. Raises RunExists if the
+    id belongs to a run of another workflow or with other arguments. A run that has not ended by its `deadline` fails.
+    Raises UnknownWorkflow, InvalidArguments, UnstorableValue.
 
     With a `connection` of your own to the store's database (asyncpg, psycopg 3, SQLAlchemy 2, sqlite3), the run is
-    written in that connection's transaction. It exists once you commit, and starts soon after; after a rollback or a
-    crash it never existed. Until the commit its handle raises RunNotFound. Raises Misuse if the connection cannot be
-    used for that, and the errors of its driver. Your transaction can go on after Misuse and after RunExists.
+    written in that connection's transaction. The run exists once you commit, and starts soon after. If you roll back,
+    or crash before the commit, the run never existed. Until the commit its handle raises RunNotFound. Raises Misuse if
+    the connection cannot be used for that, and the errors of the connection's driver. Your transaction can go on after
+    Misuse and after RunExists.
     """
     prepared = await prepare(
         self.session, call, input, version=version, id=id, tags=tags, deadline=deadline, actor=actor
@@ -106,7 +108,7 @@ async def start_many(
     deadline: datetime | Duration | None = None,
     actor: str = "api",
 ) -> Sequence[RunHandle[R]]:
-    """Start many runs, which share commits. Return their handles, in the order of the calls, once all runs are durable.
+    """Start many runs in shared commits. Return their handles, in the order of the calls, once all runs are durable.
 
     All calls are checked before the first run is started: if a call is wrong, no run is started. Raises as `start`.
     """
@@ -123,7 +125,10 @@ async def run(
     tags: Mapping[str, str] | None = None,
     deadline: datetime | Duration | None = None,
 ) -> R:
-    """Start a run, wait until it has ended, and return its result. Raises what `start` and `RunHandle.result` raise."""
+    """Start a run, wait until it has ended, and return its result.
+
+    Raises the errors of `start` and `RunHandle.result`.
+    """
     started: RunHandle[R] = await start(self, call, id=id, tags=tags, deadline=deadline)
     return await started.result()
 
@@ -165,15 +170,17 @@ async def prepare_start(
     deadline: datetime | Duration | None = None,
     actor: str = "api",
 ) -> PreparedStart[Any]:
-    """Check a start without writing anything. `prepared.insert(connection)` then writes it in a transaction of code
-    that does not await. Raises as `start`."""
+    """Check a start without writing anything, and return it.
+
+    Code that does not await can then write it in a transaction: `prepared.insert(connection)`. Raises as `start`.
+    """
     return await prepare(
         self.session, call, input, version=version, id=id, tags=tags, deadline=deadline, actor=actor
     )  # fmt: skip
 
 
 def handle(self: Connected, id: str) -> RunHandle[Any]:
-    """Return the handle of the run with this id. It does not check whether the run exists."""
+    """Return the handle of the run with this id. This does not check whether the run exists."""
     return RunHandle(self.session, checked_text(id, "a run's id"), None)
 
 
@@ -189,19 +196,21 @@ async def send(
     strict: bool = False,
     actor: str = "api",
 ) -> Delivered | Queued:
-    """Send an event to a run, or, without `to`, broadcast it. Return which runs have got it, once that is durable.
+    """Send an event to a run, or, without `to`, broadcast it. Once the event is durable, return which runs have got it.
 
-    If no run waits for the event, it is queued until one does; with `strict` it raises RunNotWaiting instead. With a
-    `key` the event is sent once, however often this is called; another event with the same key raises KeyReused. Raises
-    RunNotFound, RunFinished, QueueFull, UnstorableValue, and InvalidArguments if the event does not fit its class, or
-    the class that has its name in this process.
+    If no run waits for the event, it is queued until a run does. With `strict`, RunNotWaiting is raised instead. With a
+    `key` the event is sent once, however often you call this. Another event with the same key raises KeyReused. Raises
+    RunNotFound, RunFinished, QueueFull, UnstorableValue. Raises InvalidArguments if the event does not fit its class,
+    or the class that has its name in this process.
     """
     return await send_event(self.session, event, to, key, strict, actor)
 
 
 async def send_many(self: Connected, events: Iterable[To | Event | NamedEvent], *, actor: str = "api") -> list[Sent]:
-    """Send several events, which share commits, and return the outcome of each. If one of them is refused, the others
-    are sent, and then its error is raised."""
+    """Send several events in shared commits, and return the outcome of each.
+
+    If one of them is refused, the others are sent, and then its error is raised.
+    """
     return await send_events(self.session, events, actor)
 
 
@@ -259,21 +268,25 @@ async def emit(
     actor: str = "api",
     connection: object | None = None,
 ) -> RootHandle:
-    """Emit a message as the root of a hierarchy. Return its handle once the message is durable, with a run for every
-    handler that is registered for the topic. A topic that has a handler may be given by its name.
+    """Emit a message as the root of a hierarchy.
 
-    With an `id`, which is the message's, this is idempotent: a second call gives the same hierarchy. On another topic,
-    or with another content, it raises RunExists. The audit trails of these runs have the `actor`.
+    Return its handle once the message is durable, together with a run for every handler that is registered for the
+    topic. You may give a topic by its name if it has a handler.
+
+    `id` is the id of the message. With an `id` the call is idempotent: a second call returns the same hierarchy. Raises
+    RunExists if the second call has another topic or another content. The audit trails of the runs name the `actor`.
 
     A hierarchy that is not done by its `deadline` rolls back. A hierarchy that has not rolled back by its
-    `rollback_deadline` ends as rollback_failed. Both hold for all runs below; the earliest one counts. Handlers begin
-    after the `delay`, also if engines crash meanwhile. When one of the `tokens` is cancelled, all runs below roll back;
-    if a token is cancelled already, they do so before their first steps. Raises InvalidArguments, UnstorableValue.
+    `rollback_deadline` ends as rollback_failed. Both deadlines apply to all runs below too; of several deadlines, the
+    earliest counts. Handlers begin after the `delay`, even if engines crash meanwhile. When one of the `tokens` is
+    cancelled, all runs below roll back. If a token is cancelled already, they roll back before their first steps.
+    Raises InvalidArguments, UnstorableValue.
 
     With a `connection` of your own to the store's database, as for `start`, the message and its runs are written in
-    that connection's transaction. They exist once you commit, and are handled soon after; after a rollback or a crash
-    they never existed. Until the commit the handle raises RunNotFound. Raises Misuse if the connection cannot be used
-    for that, and the errors of its driver. Your transaction can go on after Misuse and after RunExists.
+    that connection's transaction. They exist once you commit, and are handled soon after. If you roll back, or crash
+    before the commit, they never existed. Until the commit the handle raises RunNotFound. Raises Misuse if the
+    connection cannot be used for that, and the errors of the connection's driver. Your transaction can go on after
+    Misuse and after RunExists.
     """
     return await emit_root(
         self.session,
@@ -291,12 +304,15 @@ async def emit(
     )
 
 
-# The end.
+# Stopping.
 
 
 async def until_stopped(self: Connected) -> None:
-    """Wait until the engine or client has stopped. Returns if it was shut down. Raises EngineStopped if it stopped by
-    itself because its store is broken: then end the process, or open another engine."""
+    """Wait until the engine or client has stopped.
+
+    Returns if it was shut down. Raises EngineStopped if it stopped by itself because its store is broken; then end the
+    process, or open another engine.
+    """
     await self.session.until_stopped()
 
 

@@ -1,4 +1,4 @@
-"""What runs wait for, and timers that have fired."""
+"""The waits of runs, and timers that have fired."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ from perdure.views import run_view, shown_time
 
 
 class WaitView(Struct, frozen=True, kw_only=True):
-    """Something that a run waits for: a time (`timer`), the next attempt of a step (`retry`), a running step that has
-    sent a heartbeat (`beat`), an `event`, the end of a `run`, or an engine that has its `code`. Of several waits at one
-    position, the run needs one. The `name` of a wait for code says which code no live engine has.
+    """A wait of a run.
 
-    A wait of the kind `standstill` says that the run waits for runs that wait for it, so none of them ever ends. Its
-    `name` says which runs."""
+    Its `kind` says what the run waits for: a time (`timer`), the next attempt of a step (`retry`), a running step that
+    has sent a heartbeat (`beat`), an `event`, the end of a `run`, or an engine that has its `code`. If there are
+    several waits at one position, the run goes on when one of them is over. The `name` of a wait for code says which
+    code no live engine has.
+
+    A wait of the kind `standstill` says that this run and other runs wait for each other, so none of them ever ends.
+    Its `name` says which runs these are."""
 
     position: str
     kind: str
@@ -79,7 +82,7 @@ def _note(kind: str, name: str) -> WaitView:
 
 
 async def timers_of(session: Session, run_ids: Sequence[str]) -> list[TimerView]:
-    """Return the timers of these runs that have fired, in no order."""
+    """Return the timers of these runs that have fired, in no particular order."""
     session.check_open()
     wanted = checked_texts(run_ids, "ids")
     found = await session.caller_store.journals(wanted) if wanted else {}

@@ -1,5 +1,5 @@
-"""The command with all its subcommands. Each module adds its own; a new module needs a place in NOUNS, or in COMMANDS
-or TOOLS."""
+"""The command with all its subcommands. Each module adds its own commands. A new module must be added to NOUNS,
+COMMANDS or TOOLS."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from perdure.cli import (
     worker,
 )
 
-# Commands of their own: to begin with, to serve, to start runs; and to look after a store.
+# Commands without a group: to begin a project, to run engines and servers, to start runs, and to maintain a store.
 COMMANDS = (projects, demo, worker, server, start)
 TOOLS = (doctor, migration, bench, explore)
 
-# Groups of commands about one noun, in the order that the HTTP API, the dashboard and the docs have too.
+# Groups of commands about one noun, in the order that the HTTP API, the dashboard and the docs use too.
 NOUNS = (runs, tasks, artifacts, records, events, dead_letters, topics, engines, definitions, audit, tokens, graphs)
 
 

@@ -68,7 +68,7 @@ def _add_show(artifacts: typer.Typer) -> None:
     async def show(terminal: Terminal, name: Name = None, version: Version = None, id: Id = None) -> None:
         """Show an artifact, without its content.
 
-        It shows its type, its size, and the run and step that made it."""
+        The output has the artifact's type and size, and the run and step that made it."""
         async with terminal.client() as client:
             found = await _found(client, name, version, id)
         if terminal.as_json:
@@ -91,7 +91,7 @@ def _add_save(artifacts: typer.Typer) -> None:
     ) -> None:
         """Save an artifact's content to a file.
 
-        The file is --output, or has the artifact's name. If the command fails, it leaves no file."""
+        --output names the file; by default it has the artifact's name. If the command fails, it leaves no file."""
         async with terminal.client() as client:
             found = await _found(client, name, version, id)
             if output == "-":
@@ -114,7 +114,7 @@ async def _found(client: AnyClient, name: str | None, version: int | None, id: s
 
 
 async def _save(client: AnyClient, id: str, path: Path, *, force: bool) -> None:
-    if path.exists() and not force:  # noqa: ASYNC240 - the loop has nothing else to do
+    if path.exists() and not force:  # noqa: ASYNC240 - nothing else runs on the event loop
         raise Refusal(
             f"{path} exists already",
             "name another file with --output, or overwrite this one with --force",
@@ -134,7 +134,7 @@ async def _save(client: AnyClient, id: str, path: Path, *, force: bool) -> None:
 
 
 def _file_name(name: str) -> str:
-    """Return a file name for an artifact's name. It never leads to another folder."""
+    """Return a file name for an artifact's name. The file name never leads to another folder."""
     plain = "".join(letter if letter.isalnum() or letter in "-_. " else "_" for letter in name).strip(". ")
     return plain or "artifact"
 

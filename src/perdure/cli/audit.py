@@ -24,10 +24,10 @@ def add_to(app: typer.Typer) -> None:
             str | None, typer.Option("--until", metavar="TIME", help="Only changes before this time, or this long ago.")
         ] = None,
     ) -> None:
-        """Write every change, and who asked for it, as JSON lines.
+        """Write every change, and who requested it, as JSON lines.
 
-        These are changes of runs, records and tokens. The type
-        of the last line is "end": without it the export is incomplete."""
+        These are changes of runs, records and tokens. The last line has the type "end"; an export without it is
+        incomplete."""
         first, last = moment(since, "--since"), moment(until, "--until")
         async with terminal.client() as client:
             async for line in client.audit.export(since=first, until=last):

@@ -1,4 +1,4 @@
-"""`perdure bench`: measure how fast this machine and this store are, in some seconds."""
+"""`perdure bench`: measure in a few seconds how fast this machine and this store are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BLOCK = b"\0" * 4096
 
 
 class Figure(Struct, frozen=True, kw_only=True):
-    """One measurement: the time that one takes (p50, p99), or how many there are per second."""
+    """One measurement: the time that one operation takes (p50, p99), or how many operations are done per second."""
 
     name: str
     count: int
@@ -50,9 +50,9 @@ def add_to(app: typer.Typer) -> None:
     ) -> None:
         """Measure how fast this machine and the store are.
 
-        It measures writes to the disk, runs of one step, and steps with a hundred runs in flight. It uses a temporary
-        SQLite file beside the store, or in the current folder if no store is named; the file is removed afterwards.
-        With --in-store it uses the store itself, whatever its kind, and the runs stay there with the tag
+        The command measures writes to the disk, runs of one step, and steps with a hundred runs in flight. It uses a
+        temporary SQLite file beside the store, or in the current folder if no store is named, and removes the file
+        afterwards. With --in-store it uses the store itself, of any kind. Then the runs stay in the store, with the tag
         perdure=bench."""
         url = terminal.settings.store if in_store else None
         if url is not None:
@@ -72,7 +72,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _folder(terminal: Terminal) -> Path:
-    """Return a folder on the disk of the store: the folder of an SQLite file, or else the current one."""
+    """Return a folder on the disk of the store: the folder of the SQLite file, or else the current folder."""
     file = file_of(terminal.settings.store) if terminal.settings.names_store else None
     return file.resolve().parent if file is not None and file.resolve().parent.is_dir() else Path.cwd()
 

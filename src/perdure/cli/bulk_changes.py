@@ -1,4 +1,5 @@
-"""The same change to several things: to those with the given ids at once, to those that options select after asking."""
+"""The same change to several things. Things with given ids are changed at once; things that options select are changed
+after the user has confirmed it."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be chan
 
 
 class Result(Struct, frozen=True):
-    """The result for one of them. If it was refused, `error` is the code of the error, and `message` says why."""
+    """The result for one thing. If its change was refused, `error` is the code of the error, and `message` says why."""
 
     id: str
     result: str
@@ -33,7 +34,7 @@ class Result(Struct, frozen=True):
 async def each(terminal: Terminal, what: str, ids: Sequence[str], act: Callable[[str], Awaitable[str]]) -> int:
     """Apply a change to each id, show the result of each, and return the exit code.
 
-    A refusal of one does not stop the others. If there is only one id, its error is raised.
+    If one change is refused, the others are made nevertheless. If there is only one id, its error is raised.
     """
     room = asyncio.Semaphore(_AT_ONCE)
 
@@ -69,7 +70,8 @@ async def each(terminal: Terminal, what: str, ids: Sequence[str], act: Callable[
 def announce(
     terminal: Terminal, what: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, yes: bool
 ) -> None:
-    """Show what is about to be changed, and ask. Raises Refusal if the answer is no, or if nobody can answer."""
+    """Show what is about to be changed, and ask for confirmation. Raises Refusal if the answer is no, or if nobody can
+    answer."""
     if not yes and terminal.is_tty:
         terminal.table(columns, rows[:_SHOWN], empty="")
         if len(rows) > _SHOWN:

@@ -1,4 +1,5 @@
-"""What all commands share: --store and --json, an event loop, and how errors become messages and exit codes."""
+"""The frame of all commands: --store and --json, an event loop, and the way in which errors become messages and exit
+codes."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ _JSON = Annotated[bool, typer.Option("--json", help="Write JSON instead of text.
 
 def command(app: typer.Typer, name: str) -> Callable[[Body[P]], Body[P]]:
     """Make a coroutine function a command. Its first parameter gets a Terminal; the others are arguments and options.
-    An integer that it returns is the exit code."""
+    If the function returns an integer, that is the exit code."""
 
     def add(body: Body[P]) -> Body[P]:
         signature = inspect.signature(body, eval_str=True)
@@ -61,7 +62,7 @@ def perform(terminal: Terminal, body: Callable[[], Coroutine[Any, Any, int | Non
         code = asyncio.run(body())
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of our output has closed it. Python would try to flush the rest when it exits.
+        # The reader of the output has closed it. Without this, Python would try to flush the rest when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Code.FAILED
     except KeyboardInterrupt:

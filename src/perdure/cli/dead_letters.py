@@ -62,7 +62,7 @@ def _add_show(letters: typer.Typer) -> None:
     ) -> None:
         """Show a dead letter.
 
-        It shows its value, the run that it was sent to, and why the run did not read it."""
+        The output has the event's value, the run that it was sent to, and why the run did not read it."""
         async with terminal.client() as client:
             found = await client.dead_letters.get(id)
         if terminal.as_json:
@@ -95,7 +95,8 @@ def _add_replay(letters: typer.Typer) -> None:
     ) -> int:
         """Send dead letters again.
 
-        It sends those with the given ids, or, after asking, all that options select."""
+        Give ids, or select dead letters with options. If you select them with options, the command asks before it sends
+        them."""
         from perdure import Delivered
 
         async with terminal.client() as client:
@@ -120,7 +121,8 @@ def _add_remove(letters: typer.Typer) -> None:
     ) -> int:
         """Remove dead letters for good.
 
-        It removes those with the given ids, or, after asking, all that options select."""
+        Give ids, or select dead letters with options. If you select them with options, the command asks before it
+        removes them."""
         async with terminal.client() as client:
 
             async def act(id: str) -> str:
@@ -142,7 +144,7 @@ async def _chosen(
     yes: bool,
     at_most: int,
 ) -> Sequence[str]:
-    """Return the ids that were given, or those of the dead letters that options select. Raises Refusal."""
+    """Return the given ids, or the ids of the dead letters that options select. Raises Refusal."""
     if ids:
         if everything or name:
             raise Refusal("there are both ids and options that select dead letters", "use one of them")

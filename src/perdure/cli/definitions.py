@@ -14,8 +14,9 @@ def add_to(app: typer.Typer) -> None:
 
     @command(definitions, "list")
     async def list_definitions(terminal: Terminal) -> None:
-        """List the workflows that live engines have, with their versions. Operations are not started but handle
-        messages: perdure topics list."""
+        """List the workflows that live engines have, with their versions.
+
+        Operations are not listed, because they handle messages and cannot be started; see perdure topics list."""
         found: dict[tuple[str, str], list[str]] = {}
         async with terminal.client() as client:
             handlers = await client.topics.handlers()

@@ -30,7 +30,7 @@ _LOOK_EVERY_S = 0.05
 
 class Report(Struct, frozen=True, kw_only=True):
     """The result of the demo. `repeated` steps were running at the kill, and ran again. `broken` steps ran again
-    although their results were stored; there must be none."""
+    although their results were stored; there must be no such steps."""
 
     store: str
     orders: int
@@ -47,10 +47,10 @@ class Report(Struct, frozen=True, kw_only=True):
 def add_to(app: typer.Typer) -> None:
     @command(app, "demo")
     async def demo(terminal: Terminal) -> int:
-        """Show what durable means, in some seconds.
+        """Show in a few seconds what durable means.
 
-        A process that handles orders is killed with SIGKILL, and another process completes them. The demo leaves its
-        store in a temporary folder, for you to look at."""
+        The demo kills a process that handles orders with SIGKILL. Another process then completes the orders. The demo
+        leaves its store in a temporary folder, so that you can look at it."""
         report = await _play(terminal, Path(tempfile.mkdtemp(prefix="perdure-demo-")))
         if terminal.as_json:
             terminal.document(report)

@@ -20,7 +20,7 @@ _TAKES_S: Final = 0.08
 
 async def _work() -> str:
     me = current_step()
-    # One write of a whole line: a kill cannot cut it.
+    # The whole line is one write, so a kill cannot cut it.
     with open(os.environ["PERDURE_DEMO_NOTES"], "ab", buffering=0) as notes:  # noqa: ASYNC230, PTH123 - a single line
         notes.write(f"{os.getpid()} {me.run_id} {me.name}\n".encode())
     await asyncio.sleep(_TAKES_S)

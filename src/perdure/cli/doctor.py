@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _ACTIVE_MAX = 10_000
 _NAMED = 3
-_PATIENCE_S = 5.0  # Short: that the store does not answer is a finding, and should come soon.
+_PATIENCE_S = 5.0  # Short, because a store that does not answer is a finding that should be shown soon.
 _CLOCK_OFF = timedelta(seconds=2)
 _ROOM_MIN_BYTES, _ROOM_SCARCE_BYTES = 100 * 1024**2, 1024**3
 
@@ -71,7 +71,7 @@ async def examine(terminal: Terminal) -> tuple[list[Finding], int]:
                 ]  # fmt: skip
                 findings += [await look(client) for look in looks]
             if client.session.sign_off_failure is not None:
-                # A server whose disk is full still reads, and still takes writes that need no more space.
+                # A database server whose disk is full still answers reads, and writes that need no more space.
                 raise client.session.sign_off_failure
     except Exception as error:
         refusal = refused(error)
@@ -79,7 +79,7 @@ async def examine(terminal: Terminal) -> tuple[list[Finding], int]:
             raise
         findings.append(Finding(check="store", state="problem", found=refusal.what, todo=refusal.todo or "see above"))
         return [*findings, *_files(url)], Code.STORE
-    findings += _files(url)  # Opening the store finds out what was lost, and notes it.
+    findings += _files(url)  # Opening the store finds out what was lost, and leaves a note about it.
     is_well = all(one.state != "problem" for one in findings)
     return findings, Code.DONE if is_well else Code.FAILED
 
@@ -253,7 +253,7 @@ async def _dead_letters(client: AnyClient) -> Finding:
 
 
 async def _clock(client: AnyClient) -> Finding:
-    """Compare this machine's clock with the times in the store. None of them may be later than now."""
+    """Compare this machine's clock with the times in the store. No stored time may be later than now."""
     now = datetime.now(UTC)
     written = [run.updated_at for run in (await client.runs.list(limit=20)).runs]
     written += [engine.started_at for engine in await client.engines.list()]

@@ -54,7 +54,7 @@ def _add_overdue(engines: typer.Typer) -> None:
         by: Annotated[str, typer.Option("--by", help="Only runs that are late by more than this: 90s, 5m.")] = "5s",
         limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="List at most this many.")] = 100,
     ) -> None:
-        """List runs that are due but that no engine has."""
+        """List runs that are due and that no engine has."""
         async with terminal.client() as client:
             found = await client.engines.overdue(by=params.length(by, "--by"), limit=limit)
         if terminal.as_json:
@@ -72,7 +72,7 @@ def _add_overdue(engines: typer.Typer) -> None:
 
 
 def code_of(engine: EngineView) -> list[tuple[str, ...]]:
-    """Return what an engine has the code of: a name, with a version, a topic, or both."""
+    """Return the code that an engine has: names of workflows and operations, each with a version, a topic, or both."""
     with_versions = {(name, topic) for name, topic, _ in engine.versions}
     return sorted([*(one for one in engine.workflows if one not in with_versions), *engine.versions])
 

@@ -25,7 +25,7 @@ class Code(IntEnum):
 
 
 class Refusal(Exception):
-    """A command cannot do what it was asked. `what` says what happened, `todo` what to do next."""
+    """A command cannot do what it was asked to do. `what` says what happened, and `todo` says what to do next."""
 
     def __init__(self, what: str, todo: str = "", *, code: Code = Code.USAGE, kind: str = "usage") -> None:
         super().__init__(what)
@@ -57,7 +57,7 @@ _CONFLICT = (
     errors.QueueFull,
 )
 
-# The advice in the errors' own messages names Python calls. This advice names commands.
+# The messages of the errors advise Python calls. This advice names commands.
 _ADVICE: dict[type[errors.PerdureError], str] = {
     errors.RunNotFound: "list the runs: perdure runs list",
     errors.DeadLetterNotFound: "list the dead letters: perdure dead-letters list",

@@ -1,4 +1,5 @@
-"""`perdure explore`: run a workflow with every crash, failure and cancellation, and report what goes wrong."""
+"""`perdure explore`: run a workflow with a crash, a failure and a cancellation at every place, and report what goes
+wrong."""
 
 from __future__ import annotations
 
@@ -59,12 +60,14 @@ def add_to(app: typer.Typer) -> None:
         ] = 100,
         trials: Annotated[int, typer.Option("--trials", min=1, help="How many trials are run at most.")] = 1_000,
     ) -> int:
-        """Run a workflow again and again in memory: with a crash at every commit, each of its steps failing, a
-        cancellation at every commit, and its steps ending in every order.
+        """Run a workflow again and again in memory, with everything that can go wrong.
 
-        It finds steps that are not idempotent, code that is not deterministic, results that differ after a crash, and
-        compensations that do not undo. Exits with 1 if something was found. What steps do outside of Perdure they
-        really do, many times: pass fakes of the services with --world."""
+        The trials have a crash at every commit, a failure of each step, a cancellation at every commit, and every order
+        in which steps can end.
+
+        The command finds steps that are not idempotent, code that is not deterministic, results that differ after a
+        crash, and compensations that do not undo. It exits with 1 if it has found something. The effects of steps
+        outside of Perdure are real and happen many times, so pass fakes of the services with --world."""
         from perdure.testing import explore
 
         _, found = load(workflow, terminal.settings)

@@ -31,7 +31,7 @@ def brief(value: object, width: int = 60) -> str:
 
 
 def cell(value: Any) -> str:
-    """Return a value as a cell of a table or a line."""
+    """Return a value as a cell of a table, or of a line in a pipe."""
     if value is None:
         return ""
     if isinstance(value, datetime):
@@ -72,7 +72,7 @@ def span(length: timedelta) -> str:
 
 
 def size(count: float) -> str:
-    """Return a number of bytes in the unit that fits it."""
+    """Return a number of bytes in the unit that fits its size."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

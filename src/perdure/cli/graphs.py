@@ -1,4 +1,5 @@
-"""`perdure graph`: check, draw and try a graph before you deploy it. Runs of graphs: run_details.py."""
+"""`perdure graph`: check, draw and try a graph before you deploy it. run_details.py has the commands for runs of
+graphs."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def _add_validate(graph: typer.Typer) -> None:
     async def validate(terminal: Terminal, source: Source, module: Modules = None) -> int:
         """Check a graph.
 
-        Every problem is shown with its place in the graph. Exits with 1 if there are problems."""
+        The output has every problem with its place in the graph. The command exits with 1 if there are problems."""
         from perdure.errors import InvalidDefinition
 
         problems: list[str] = []
@@ -75,7 +76,7 @@ def _add_draw(graph: typer.Typer) -> None:
 
         The picture is a Mermaid flowchart or SVG; the definition is YAML or JSON.
 
-        To draw a run with its tokens: perdure runs drawing."""
+        To draw a run with its tokens, use perdure runs drawing."""
         found = graph_at(terminal, source, module)
         if form is Form.MERMAID:
             text = found.to_mermaid()

@@ -21,7 +21,8 @@ _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 
 
 def values(pairs: Sequence[str], whole: str | None, option: str) -> dict[str, Any] | Any:
-    """Return `name=value` pairs as an object, or the JSON value that the option has instead. Raises Refusal."""
+    """Return `name=value` pairs as an object, or the JSON value of the option that replaces the pairs. Raises
+    Refusal."""
     if whole is not None:
         if pairs:
             raise Refusal(f"there are both {option} and name=value pairs", "use one of them")
@@ -72,7 +73,7 @@ def tags(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def length(text: str, option: str) -> timedelta:
-    """Return a span of time: `90s`, `1h30m`, `2d`. A number alone is seconds. Raises Refusal."""
+    """Return a span of time: `90s`, `1h30m`, `2d`. A number without a unit is in seconds. Raises Refusal."""
     seconds = None
     try:
         seconds = float(text)

@@ -121,7 +121,7 @@ def add_to(app: typer.Typer) -> None:
     ) -> None:
         """Write a small project that runs.
 
-        It has a workflow, its tests, and settings. Existing files are never overwritten."""
+        The project has a workflow, its tests, and settings. Existing files are never overwritten."""
         name = re.sub(r"[^a-z0-9_-]+", "-", folder.resolve().name.lower()).strip("-") or "project"
         taken = [file for file in FILES if (folder / file).exists()]
         if taken:

@@ -1,7 +1,8 @@
-"""Sign-in through an OpenID Connect provider for `perdure serve`: from options, else `[serve.oidc]` of perdure.toml.
+"""Sign-in through an OpenID Connect provider for `perdure serve`, from options or from `[serve.oidc]` of perdure.toml.
 
 The client's secret is never an option: everybody on the machine can read the options of a process. It is never in
-perdure.toml either, which is kept with the code. It comes from the environment or from a file of its own.
+perdure.toml either, because that file is kept with the code. The secret comes from the environment or from a file of
+its own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from perdure.cli.settings import Settings
 if TYPE_CHECKING:
     from perdure.dashboard import Oidc
 
-SECRET_VARIABLE = "PERDURE_OIDC_CLIENT_SECRET"  # noqa: S105 - its name
+SECRET_VARIABLE = "PERDURE_OIDC_CLIENT_SECRET"  # noqa: S105 - this is its name
 SECTION = "[serve.oidc]"
 _TYPES: dict[str, tuple[type[Any], str]] = {
     "issuer": (str, "a text"),

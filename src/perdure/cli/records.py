@@ -80,7 +80,9 @@ def _add_put(records: typer.Typer) -> None:
             typer.Option("--body", metavar="JSON", help="The whole body: JSON, @FILE, or - for stdin."),
         ] = None,
     ) -> None:
-        """Store a new version of a record. A body that equals the newest version adds none."""
+        """Store a new version of a record.
+
+        If the body equals that of the newest version, no version is added."""
         value = params.values(fields or (), body, "--body")
         async with terminal.client() as client:
             version = await client.records.put(kind, name, value, actor=actor())

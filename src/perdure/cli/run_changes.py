@@ -1,4 +1,5 @@
-"""`perdure runs cancel`, `pause`, `resume` and `retry`, of one run or of all that options select, and `runs update`."""
+"""`perdure runs cancel`, `pause`, `resume` and `retry`, for given runs or for all that options select, and `runs
+update`."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class Change(Struct, frozen=True, kw_only=True):
     progress: str
     act: Callable[[AnyClient, str], Awaitable[str]]
     statuses: Sequence[str]  # the statuses of the runs that it applies to, unless options choose some
-    held: bool | None = None  # whether it applies only to held runs, or only to runs that are not held
+    held: bool | None = None  # True: only to held runs; False: only to runs that are not held
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -77,8 +78,8 @@ def _add_cancel(runs: typer.Typer) -> None:
     ) -> int:
         """Cancel runs.
 
-        It cancels the runs with the given ids, or, after asking, all runs that options select. A run that has ended
-        stays as it is."""
+        Give ids, or select runs with options. If you select them with options, the command asks before it cancels them.
+        A run that has ended stays as it is."""
         selection = Selection(
             workflow=workflow, status=status, hold=hold, tag=tag, parent=parent, since=since, before=before
         )
@@ -112,8 +113,8 @@ def _add_pause(runs: typer.Typer) -> None:
     ) -> int:
         """Hold runs until you resume them.
 
-        It holds the runs with the given ids, or, after asking, all runs that options select. Steps that are running are
-        cancelled; they run again after the run is resumed."""
+        Give ids, or select runs with options. If you select them with options, the command asks before it holds them.
+        Steps that are running are cancelled. They run again after you resume the run."""
         selection = Selection(workflow=workflow, status=status, tag=tag, parent=parent, since=since, before=before)
 
         async def act(client: AnyClient, id: str) -> str:
@@ -142,9 +143,10 @@ def _add_resume(runs: typer.Typer) -> None:
         at_most: AtMost = 10_000,
         dry_run: DryRun = False,
     ) -> int:
-        """Lift the holds of runs, whatever their kind.
+        """Lift the holds of runs, of any kind.
 
-        It resumes the runs with the given ids, or, after asking, all held runs that options select."""
+        Give ids, or select held runs with options. If you select them with options, the command asks before it resumes
+        them."""
         selection = Selection(
             workflow=workflow, status=status, hold=hold, tag=tag, parent=parent, since=since, before=before
         )
@@ -175,7 +177,8 @@ def _add_retry(runs: typer.Typer) -> None:
     ) -> int:
         """Run failed runs again, from the step that failed.
 
-        It retries the runs with the given ids, or, after asking, all failed runs that options select."""
+        Give ids, or select failed runs with options. If you select them with options, the command asks before it
+        retries them."""
         selection = Selection(workflow=workflow, tag=tag, parent=parent, since=since, before=before)
 
         async def act(client: AnyClient, id: str) -> str:
@@ -203,7 +206,7 @@ def _add_update(runs: typer.Typer) -> None:
         ] = None,
         no_deadline: Annotated[bool, typer.Option("--no-deadline", help="Remove the deadline.")] = False,
     ) -> None:
-        """Replace a run's tags, or its deadline."""
+        """Replace a run's tags, its deadline, or both."""
         if (tag and no_tags) or (deadline is not None and no_deadline):
             raise Refusal("one option sets a value, and another one removes it", "use one of them")
         if not (tag or no_tags or deadline is not None or no_deadline):
@@ -245,7 +248,7 @@ def _request(
 
 
 async def _apply(terminal: Terminal, change: Change, request: Request) -> int:
-    """Change the runs that were asked for, and return the exit code. Raises Refusal."""
+    """Change the requested runs, and return the exit code. Raises Refusal."""
     request.selection.default_to(change.statuses)
     async with terminal.client() as client:
         if request.dry_run:
@@ -261,7 +264,7 @@ async def _apply(terminal: Terminal, change: Change, request: Request) -> int:
 
 
 async def _confirmed(terminal: Terminal, client: AnyClient, change: Change, request: Request) -> list[str]:
-    """Return the ids of the runs that options select, after somebody has confirmed it. Raises Refusal."""
+    """Return the ids of the runs that options select, after the user has confirmed the change. Raises Refusal."""
     found = await _found(client, change, request)
     if not found:
         terminal.note(f"there is no run to {change.verb}")

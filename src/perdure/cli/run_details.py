@@ -1,5 +1,5 @@
-"""`perdure runs waits`, `published`, `streams`, `stream`, and of a graph's run `tokens`, `graph-events`, `definition`
-and `drawing`: one aspect of one run."""
+"""Commands that show one aspect of one run: `perdure runs waits`, `published`, `streams` and `stream`; for a run of a
+graph also `tokens`, `graph-events`, `definition` and `drawing`."""
 
 from __future__ import annotations
 
@@ -103,7 +103,9 @@ def _add_streams(runs: typer.Typer) -> None:
             bool, typer.Option("--follow", "-f", help="Wait for more items, until the run has ended.")
         ] = False,
     ) -> None:
-        """Show the items of a stream of a run, in order. With --json, one document per line."""
+        """Show the items of a run's stream, in order.
+
+        With --json, the output has one document per line."""
         async with terminal.client() as client:
             await existing(client, id)
             async for item in client.handle(id).stream(name, after=after, follow=follow):
@@ -124,7 +126,7 @@ def _add_tokens(runs: typer.Typer) -> None:
     async def tokens(terminal: Terminal, id: Id, target: GraphSource = None, module: Modules = None) -> None:
         """Show the tokens of a graph's run.
 
-        It shows the path, the node and the state of each token."""
+        The output has the path, the node and the state of each token."""
         found = _given(terminal, target, module)
         async with terminal.client() as client:
             view = await client.handle(id).tokens(graph=found)
@@ -160,7 +162,7 @@ def _add_graph_events(runs: typer.Typer) -> None:
     ) -> None:
         """Show the events of a graph's run, in order.
 
-        They are events of tokens, edges, nodes and joins."""
+        These are events of tokens, edges, nodes and joins."""
         found = _given(terminal, target, module)
         async with terminal.client() as client:
             page = await client.handle(id).graph_events(after=after, limit=limit, graph=found)
@@ -179,7 +181,8 @@ def _add_definition(runs: typer.Typer) -> None:
     async def definition(terminal: Terminal, id: Id) -> None:
         """Show the definition of a graph's run, as JSON.
 
-        It is the definition that the run was started with, even if the code has changed since."""
+        This is the definition that the run was started or last retried with, even if the code has changed since
+        then."""
         async with terminal.client() as client:
             view = await client.handle(id).definition()
         if terminal.as_json:

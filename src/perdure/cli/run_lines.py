@@ -26,7 +26,8 @@ async def existing(client: AnyClient, id: str) -> RunView:
 
 
 async def waits_of(client: AnyClient, run: RunView) -> list[WaitView]:
-    """Return what a run waits for. Waiting for code is left out: the run's view says that it is stranded."""
+    """Return what a run waits for. A wait for code is left out, because the run's view says already that the run is
+    stranded."""
     waits = await client.handle(run.id).waits() if run.completed_at is None else []
     return [wait for wait in waits if wait.kind != "code"]
 
@@ -40,7 +41,7 @@ def row(run: RunView, *, relative: bool) -> tuple[Any, ...]:
 
 
 def remarks(run: RunView) -> str:
-    """Return why a run is held or stranded, and its attempt if a retry began it."""
+    """Return why a run is held or stranded, and the number of its attempt if it was retried."""
     found: list[str] = []
     if run.hold is not None:
         found.append(f"{run.hold.kind}: {run.hold.reason}")
@@ -52,7 +53,7 @@ def remarks(run: RunView) -> str:
 
 
 def fields(run: RunView) -> Iterator[tuple[str, Any]]:
-    """Return the fields of a run, by the name that people read."""
+    """Return the fields of a run, each with the name that people read."""
     yield "id", run.id
     yield "workflow", f"{run.workflow} {run.workflow_version}".rstrip()
     yield "model", run.model

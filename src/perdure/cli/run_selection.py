@@ -1,4 +1,4 @@
-"""The options that select runs. Every command that takes them has the same ones."""
+"""The options that select runs. All commands that select runs have the same options."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PAGE = 500
 
 
 class Selection:
-    """The runs that options select. Without options, all runs."""
+    """The runs that options select. Without options, all runs are selected."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Selection:
         since: str | None = None,
         before: str | None = None,
     ) -> None:
-        """Raises Refusal for a status, a hold, a tag or a time that cannot be."""
+        """Raises Refusal for a status or a hold that does not exist, or a tag or a time that cannot be read."""
         if unknown := sorted(set(status or ()) - set(_statuses())):
             raise Refusal(f"there is no status {', '.join(unknown)}", f"use one of {', '.join(_statuses())}")
         if hold not in (None, "blocked", "paused", "poison"):
@@ -80,7 +80,7 @@ class Selection:
             self._filter["status"] = tuple(statuses)
 
     async def count(self, client: AnyClient, limit: int) -> int:
-        """Return how many runs there are; `limit` if there are that many or more."""
+        """Return how many runs are selected. Counting stops at `limit`."""
         from perdure.api.runs import RunSelection
 
         return await client.runs.count(RunSelection(**self._filter), limit=limit)
@@ -91,7 +91,7 @@ class Selection:
         return page.runs, page.cursor
 
     async def all(self, client: AnyClient) -> AsyncIterator[RunView]:
-        """Return all of them, newest first."""
+        """Return all selected runs, newest first."""
         cursor = None
         while True:
             runs, cursor = await self.page(client, _PAGE, cursor)

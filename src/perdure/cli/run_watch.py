@@ -41,8 +41,8 @@ def add_to(runs: typer.Typer) -> None:
     ) -> int:
         """Follow a run until it has ended.
 
-        It shows each entry of the journal. Exits with 1 unless the run succeeds.
-        Without an id, follow all runs until Ctrl-C."""
+        The command shows each entry of the journal. It exits with 1 unless the run succeeds. Without an id, it follows
+        all runs until Ctrl-C."""
         selection = Selection(workflow=workflow, status=status, tag=tag)
         limit_s = None if timeout is None else params.length(timeout, "--timeout").total_seconds()
         try:
@@ -69,7 +69,7 @@ async def follow(terminal: Terminal, client: AnyClient, id: str) -> int:
         )  # Read the run before its journal: then the journal of an ended run is complete.
         journal = (await client.handle(id).history()).journal
         if len(journal) < seen:
-            seen = 0  # A retry set entries aside, or the run continued as another call: show the journal again.
+            seen = 0  # A retry set entries aside, or the run continued as another call. Show the journal again.
         for entry in journal[seen:]:
             seen += 1
             if terminal.as_json:

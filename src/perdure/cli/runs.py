@@ -1,6 +1,6 @@
 """`perdure runs`: list and count runs, and look at one of them.
 
-What one run waits for, shows and streams: run_details.py. Changes: run_changes.py. A run as it goes on: run_watch.py.
+run_details.py shows single aspects of a run, run_changes.py changes runs, and run_watch.py follows them.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _add_show(runs: typer.Typer) -> None:
     async def show(terminal: Terminal, id: Id) -> None:
         """Show a run.
 
-        It shows the input, the output or the failure, and what the run waits for."""
+        The output has the run's input, its output or its failure, and what the run waits for."""
         async with terminal.client() as client:
             run = await existing(client, id)
             waits = await waits_of(client, run)
@@ -123,7 +123,7 @@ def _add_show(runs: typer.Typer) -> None:
 
 
 async def _failed_entry(client: AnyClient, run: RunView) -> EntryView | None:
-    """Return the journal's entry whose failure ended the run, if an entry's did: it has the stack of the step."""
+    """Return the entry of the journal whose failure ended the run, or None. The entry has the stack of the step."""
     if run.failure is None or run.failure.entry is None:
         return None
     history = await client.handle(run.id).history()
@@ -144,7 +144,7 @@ def _add_history(runs: typer.Typer) -> None:
 
     @command(runs, "audit")
     async def audit(terminal: Terminal, id: Id) -> None:
-        """Show the changes of a run, and who asked for them.
+        """Show the changes of a run, and who requested them.
 
         These are changes of its status, its hold, its tags and its deadline."""
         async with terminal.client() as client:

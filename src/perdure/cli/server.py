@@ -118,8 +118,8 @@ def add_to(app: typer.Typer) -> None:
     ) -> None:
         """Serve the HTTP API and the dashboard.
 
-        It serves one store until Ctrl-C or SIGTERM. The server executes no workflows;
-        workers do. The dashboard draws runs of the graphs in MODULE."""
+        The command serves one store until Ctrl-C or SIGTERM. It executes no workflows; workers do that. The dashboard
+        draws runs of the graphs in MODULE."""
         http = http_extra()
         tls = _tls(http, tls_certificate, tls_key, tls_client_ca)
         oidc = {
@@ -163,7 +163,8 @@ def _tls(http: ModuleType, certificate: str | None, key: str | None, client_ca: 
 
 
 def _announce(terminal: Terminal, url: str, token: str | None, *, has_dashboard: bool) -> None:
-    """Show the URLs. A start-up token is part of the link: only those who see this output can sign in with it."""
+    """Show the URLs. If there is a start-up token, the link contains it, so only people who see this output can sign in
+    with it."""
     store = shown(terminal.settings.store)
     link = f"{url}/ui" if token is None else f"{url}/ui/sign-in?token={token}"
     if terminal.as_json:
@@ -194,8 +195,9 @@ def _provider(terminal: Terminal, options: dict[str, Any], *, has_dashboard: boo
 def _pages(terminal: Terminal, targets: Sequence[str], provider: Oidc | None) -> Any:
     """Return the dashboard, which draws runs of the graphs in these modules.
 
-    Modules of perdure.toml may need what only workers have. If one of them cannot be imported, its graphs are not
-    drawn. Raises Refusal if a module that was named on the command line cannot be imported.
+    The modules that perdure.toml names may need packages or settings that only workers have. If one of these modules
+    cannot be imported, its graphs are not drawn. Raises Refusal if a module that was named on the command line cannot
+    be imported.
     """
     for target in targets or terminal.settings.modules:
         try:

@@ -25,11 +25,11 @@ _FORMS = "sqlite:///shop.db, sqlite:////srv/shop.db or postgresql://user@host/da
 
 
 class Settings:
-    """The settings of perdure.toml, which is read when they are first needed.
+    """The settings of perdure.toml. The file is read when a setting is first needed.
 
-    The file names modules to import. So it is used only if nobody but this user and root can write it: the file and its
-    folders must be owned by this user or root and writable by nobody else (see `read_trusted`). It is searched for
-    within the project only.
+    The file names modules to import. So it is used only if nobody except this user and root can write it. The file and
+    its folders must be owned by this user or root, and must not be writable by others (see `read_trusted`). The search
+    for the file stays within the project.
     """
 
     def __init__(self, store: str | None) -> None:
@@ -145,12 +145,13 @@ def _searched(here: Path) -> list[Path]:
 def _home() -> Path | None:
     try:
         return Path.home()
-    except RuntimeError:  # The system does not say where it is.
+    except RuntimeError:  # The system does not know the home folder.
         return None
 
 
 def _read(path: Path, above: Sequence[Path] | None) -> dict[str, Any]:
-    """Read the file. If `above` is None it is trusted; otherwise it is checked, with its folder and those above."""
+    """Read the file. If `above` is None, the file is trusted without a check. Otherwise the file, its folder and the
+    folders above are checked."""
     try:
         if above is None:
             text = path.read_text("utf-8")
@@ -168,7 +169,7 @@ def _read(path: Path, above: Sequence[Path] | None) -> dict[str, Any]:
 
 
 def _beside(path: Path, url: str) -> str:
-    """Return the URL of a store with a relative path made absolute: it is relative to the folder of perdure.toml."""
+    """Return the URL of a store with an absolute path. A relative path is relative to the folder of perdure.toml."""
     prefix = "sqlite:///"
     name = url.removeprefix(prefix)
     if name == url or not name or name.startswith("/"):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class StopSignals:
     """Handles SIGINT and SIGTERM: `wait` returns at the first signal, and the second one ends the process at once.
 
-    Ending at once loses nothing that is durable. `at_once` is called just before.
+    Ending at once loses nothing that is durable. `at_once` is called just before the process ends.
     """
 
     def __init__(self, at_once: Callable[[], object]) -> None:
@@ -29,7 +29,7 @@ class StopSignals:
             loop.add_signal_handler(number, self._receive, number)
 
     async def wait(self, client: AnyClient | None = None) -> None:
-        """Wait for the first signal. Raises Refusal if the client, or the engine, stops by itself before."""
+        """Wait for the first signal. Raises Refusal if the client or the engine stops by itself before that."""
         received = asyncio.ensure_future(self._received.wait())
         stopped = asyncio.ensure_future(client.until_stopped() if client is not None else asyncio.Event().wait())
         try:

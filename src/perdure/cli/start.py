@@ -1,4 +1,4 @@
-"""`perdure start`: start a run of a workflow, which an engine then executes."""
+"""`perdure start`: start a run of a workflow. An engine then executes the run."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 async def ended(terminal: Terminal, client: AnyClient, id: str, limit_s: float | None) -> int:
-    """Wait until a run has ended, show its result, and return the exit code. Raises Refusal if it failed or takes
+    """Wait until a run has ended, show its result, and return the exit code. Raises Refusal if the run fails or takes
     longer than `limit_s`."""
     from perdure.errors import Outcome
 

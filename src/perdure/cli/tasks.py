@@ -1,4 +1,4 @@
-"""`perdure tasks`: work that runs wait for people or other programs to do."""
+"""`perdure tasks`: work that runs give to people or other programs, and wait for."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _add_list(tasks: typer.Typer) -> None:
         after: Annotated[str | None, typer.Option("--after", metavar="ID", help="List those after this one.")] = None,
         limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="List at most this many.")] = 100,
     ) -> None:
-        """List tasks, oldest first. Default: those that are open."""
+        """List tasks, oldest first. By default, only open tasks are listed."""
         wanted = cast(Any, None if status == "all" else status)
         async with terminal.client() as client:
             found = await client.tasks.list(queue=queue, kind=kind, status=wanted, run=run, after=after, limit=limit)
@@ -104,8 +104,10 @@ def _add_answer(tasks: typer.Typer) -> None:
             str | None, typer.Option("--worker", help="The worker that has claimed the task, if one has.")
         ] = None,
     ) -> None:
-        """Answer a task. Only the first answer counts. In a terminal, and without an answer in the arguments, the
-        command asks for each field of the schema."""
+        """Answer a task. Only the first answer counts.
+
+        If you give no answer in the arguments, and this is a terminal, the command asks for each field of the
+        schema."""
         async with terminal.client() as client:
             if fields or value is not None:
                 answered = params.values(fields or (), value, "--value")
@@ -126,8 +128,9 @@ def _add_claim(tasks: typer.Typer) -> None:
         limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100, help="Take at most this many.")] = 1,
         lease: Annotated[str, typer.Option("--lease", help="How long they are kept for the worker: 60s, 5m.")] = "60s",
     ) -> None:
-        """Take open tasks of a queue for a worker, oldest first. No other worker gets them before the lease has
-        expired; `heartbeat` renews it."""
+        """Claim open tasks of a queue for a worker, oldest first.
+
+        No other worker gets the tasks until the lease has expired; `heartbeat` renews the lease."""
         span = params.length(lease, "--lease")
         async with terminal.client() as client:
             found = await client.tasks.claim(queue, worker, limit=limit, lease=span, actor=actor())
@@ -148,7 +151,7 @@ def _add_heartbeat(tasks: typer.Typer) -> None:
             str | None, typer.Option("--details", metavar="JSON", help="How far it got, for the next worker.")
         ] = None,
     ) -> None:
-        """Say that the worker is alive, and renew its lease of a task."""
+        """Report that the worker is alive, and renew its lease of a task."""
         value = None if details is None else params.json_value(details, "--details")
         async with terminal.client() as client:
             await client.tasks.heartbeat(id, worker, value, actor=actor())
@@ -173,8 +176,9 @@ def _add_fail(tasks: typer.Typer) -> None:
         worker: Worker,
         retry: Annotated[bool, typer.Option("--retry", help="Open the task again, for another worker.")] = False,
     ) -> None:
-        """Say that the worker could not do a task. The run gets TaskFailed, or, with --retry, the task is open
-        again."""
+        """Report that the worker could not do a task.
+
+        The run gets TaskFailed. With --retry, the task is open again instead."""
         async with terminal.client() as client:
             await client.tasks.fail(id, worker, error, retry=retry, actor=actor())
         _show_result(terminal, "opened again" if retry else "failed", id)
@@ -188,7 +192,7 @@ def _show_result(terminal: Terminal, result: str, id: str) -> None:
 
 
 def _asked(terminal: Terminal, schema: Any) -> Any:
-    """Ask for the answer: field by field, if it is an object. Raises Refusal without a terminal."""
+    """Ask for the answer; if the answer is an object, field by field. Raises Refusal without a terminal."""
     if terminal.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise Refusal(
             "there is no answer in the arguments", "give its fields as name=value, or all of it with --value JSON"

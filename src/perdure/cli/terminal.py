@@ -1,4 +1,4 @@
-"""What a command works with: the settings, a client, output, and questions.
+"""The terminal of a command: its settings, a client, output, and questions.
 
 In a terminal, output has tables, colours and progress bars. In a pipe it has plain lines, with a tab between cells and
 nothing cut. With --json it is one document, or one document per line for commands that follow something.
@@ -45,7 +45,7 @@ COLOURS = {
 
 
 class Terminal:
-    """The place that a command was called from: a terminal, a pipe, or a program that wants JSON."""
+    """The place where a command was called: a terminal, a pipe, or a program that wants JSON."""
 
     def __init__(self, store: str | None, as_json: bool) -> None:
         self.settings = Settings(store)
@@ -57,7 +57,7 @@ class Terminal:
     async def client(self, patience_s: float | None = None) -> AsyncGenerator[AnyClient]:
         """Open a client of the store. `patience_s` replaces the default of Limits.
 
-        It never creates or migrates a store: it raises Refusal if the store would need that.
+        This never creates or migrates a store. Raises Refusal if the store would have to be created or migrated.
         """
         await self.check_store()
         from perdure.client import Client
@@ -139,7 +139,7 @@ class Terminal:
             sys.stderr.flush()
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
-        """Write rows of cells. If there are none, a terminal gets the text `empty`, and a pipe gets nothing."""
+        """Write rows of cells. If there are no rows, a terminal gets the text `empty`, and a pipe gets nothing."""
         rows = list(rows)
         if self.is_tty:
             if rows:
@@ -151,7 +151,7 @@ class Terminal:
             self._write("\t".join(cell(value) for value in row))
 
     def fields(self, pairs: Iterable[tuple[str, Any]]) -> None:
-        """Write the fields of one thing, a line for each that has a value."""
+        """Write the fields of one thing, with a line for each field that has a value."""
         for name, value in pairs:
             if value is None or value == "" or value == {} or value == []:
                 continue
@@ -192,7 +192,8 @@ class Terminal:
     # Questions.
 
     def confirm(self, question: str, *, yes: bool) -> None:
-        """Return if somebody says yes, or said --yes. Raises Refusal if the answer is no, or if nobody can answer."""
+        """Return if the user answers yes, or has passed --yes. Raises Refusal if the answer is no, or if nobody can
+        answer."""
         if yes:
             return
         if not (sys.stdin.isatty() and sys.stderr.isatty()) or self.as_json:
@@ -206,8 +207,9 @@ class Terminal:
             raise Refusal("nothing was done", code=Code.NOT_CONFIRMED, kind="not_confirmed")
 
     def ask(self, question: str) -> str:
-        """Return the line that somebody types. Ctrl-C and Ctrl-D end the command."""
-        # The event loop only notes a Ctrl-C, and readline would go on waiting: so Python's own handler is used here.
+        """Return the line that the user types. Ctrl-C and Ctrl-D end the command."""
+        # The event loop's handler only notes a Ctrl-C, and readline would go on waiting. So Python's own handler is
+        # used here.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             sys.stderr.write(tame(question))
@@ -221,7 +223,7 @@ class Terminal:
 
 
 def rich_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> RenderableType:
-    """Return a table whose first column, which people copy, is not cut as long as it fits the line."""
+    """Return a table. People copy its first column, so this column is not cut as long as it fits on the line."""
     from rich.table import Table
     from rich.text import Text
 

@@ -79,7 +79,9 @@ def _add_create(tokens: typer.Typer) -> None:
         expires: Expires = None,
         replace: Annotated[bool, typer.Option("--replace", help="Replace a valid token of this name.")] = False,
     ) -> None:
-        """Create a token, and show it once. After the first token is created, every caller needs a token."""
+        """Create a token, and show it once.
+
+        After the first token is created, every caller needs a token."""
         http = http_extra()
         lasts = None if expires is None else length(expires, "--expires")
         async with terminal.client() as client:
@@ -108,8 +110,10 @@ def _add_rotate(tokens: typer.Typer) -> None:
         ] = "0s",
         expires: Expires = None,
     ) -> None:
-        """Give a token a new secret, and show it once. The new secret is valid for as long as the old one was made for,
-        or for as long as --expires says."""
+        """Give a token a new secret, and show it once.
+
+        The new secret is valid for as long as --expires says. By default, it is valid for as long as the old secret was
+        when it was created."""
         http = http_extra()
         lasts = None if expires is None else length(expires, "--expires")
         both = length(overlap, "--overlap")
@@ -128,7 +132,7 @@ def _add_rotate(tokens: typer.Typer) -> None:
 def _add_revoke(tokens: typer.Typer) -> None:
     @command(tokens, "revoke")
     async def revoke(terminal: Terminal, name: Name) -> None:
-        """Revoke a token for good. It is invalid from the next request on."""
+        """Revoke a token for good. The token is invalid from the next request on."""
         http = http_extra()
         async with terminal.client() as client:
             revoked = await http.revoke_token(client, name, actor=actor())

@@ -73,8 +73,10 @@ def _add_emit(app: typer.Typer) -> None:
         ] = False,
         timeout: Annotated[str | None, typer.Option("--timeout", help="Wait no longer than this: 90s, 5m.")] = None,
     ) -> int:
-        """Emit a message on a topic. Every handler that is registered for the topic gets it. The message is durable
-        when the command returns."""
+        """Emit a message on a topic.
+
+        Every handler that is registered for the topic gets the message. The message is durable when the command
+        returns."""
         from perdure.models.cooperation.context import CancellationToken
 
         what = params.values(fields or (), message, "--message")
@@ -103,7 +105,7 @@ def _add_emit(app: typer.Typer) -> None:
 
 @contextmanager
 def _advised() -> Generator[None, None, None]:
-    """Give the advice that fits a hierarchy, which `perdure runs show` cannot show, instead of that for a run."""
+    """Replace the advice for a run by advice for a hierarchy, because `perdure runs show` cannot show a hierarchy."""
     try:
         yield
     except (errors.RunExists, errors.RunFinished) as error:
@@ -147,8 +149,7 @@ def _add_handlers(topics: typer.Typer) -> None:
     async def register(terminal: Terminal, topic: TopicName, handler: HandlerName) -> None:
         """Register a handler that no engine has.
 
-        It may be a person or another system. Messages of the topic wait for
-        it."""
+        The handler may be a person or another system. Messages of the topic then wait for it."""
         async with terminal.client() as client:
             await client.topics.register(topic, handler, actor=actor())
         _show_handler(terminal, "registered", topic, handler)
@@ -218,16 +219,18 @@ def _add_outside(topics: typer.Typer) -> None:
         id: HandlerRun,
         reason: Annotated[str, typer.Argument(metavar="REASON", help="Why the handler could not do it.")],
     ) -> None:
-        """Fail the run of a handler that no engine has. Do so only if nothing of its work is left to be undone."""
+        """Fail the run of a handler that no engine has.
+
+        Do this only if none of the handler's work is left to be undone."""
         async with terminal.client() as client:
             await client.topics.fail(id, reason, actor=actor())
         _done(terminal, "failed", id)
 
     @command(topics, "complete-rollback")
     async def complete_rollback(terminal: Terminal, id: HandlerRun) -> None:
-        """Complete the rollback of such a handler's run.
+        """Complete the rollback of a handler that no engine has.
 
-        Use it for a handler that no engine has, once what it did is undone, as the emitter asked."""
+        Do this once the handler's work is undone, as the emitter requested."""
         async with terminal.client() as client:
             await client.topics.complete_rollback(id, actor=actor())
         _done(terminal, "rolled back", id)
@@ -236,9 +239,9 @@ def _add_outside(topics: typer.Typer) -> None:
 def _add_roots(topics: typer.Typer) -> None:
     @command(topics, "hierarchy")
     async def hierarchy(terminal: Terminal, id: Root) -> None:
-        """Show what followed from a message.
+        """Show the hierarchy that followed from a message.
 
-        It shows the events of each message of the hierarchy, in order. Its runs: perdure runs tree."""
+        The output has the events of each message of the hierarchy, in order. To see the runs, use perdure runs tree."""
         async with terminal.client() as client:
             found = await client.handle(id).hierarchy()
         if terminal.as_json:
@@ -268,7 +271,8 @@ def _add_roots(topics: typer.Typer) -> None:
     ) -> None:
         """Cancel a cancellation token.
 
-        All runs that were emitted with it roll back, and so will those that are emitted later."""
+        All runs of messages that were emitted with the token roll back. Runs of messages that are emitted with it later
+        roll back too."""
         from perdure.models.cooperation.context import CancellationToken
 
         async with terminal.client() as client:
@@ -279,7 +283,7 @@ def _add_roots(topics: typer.Typer) -> None:
     async def roll_back(terminal: Terminal, id: Root, reason: Reason = "") -> None:
         """Roll back a hierarchy that has ended.
 
-        With the id of a run, only the part from that run on is rolled back."""
+        With the id of a run, only that run and the runs below it are rolled back."""
         from perdure.api.hierarchies import roll_back_or_refuse
 
         async with terminal.client() as client:

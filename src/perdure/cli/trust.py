@@ -1,6 +1,6 @@
-"""Files that are trusted: those that nobody but this user and root can change.
+"""Trusted files: files that nobody except this user and root can change.
 
-A project's file names modules to import, and Python looks for the modules in the file's folder. So everybody who can
+perdure.toml names modules to import, and Python looks for the modules in the folder of that file. So everybody who can
 change the file, add a file beside it, or replace its folder, can run code as this user.
 """
 
@@ -20,9 +20,10 @@ _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 def read_trusted(path: Path, above: Iterable[Path], hint: str) -> str:
     """Return the text of a file that only this user and root can have written.
 
-    The file's own folder must not be writable for others: they could add modules to it. `above` are the folders above
-    it that were searched. One of these may be writable for others if it is sticky: then others cannot move or delete
-    what they do not own. `hint` says what else the user can do. Raises Refusal, and OSError.
+    The file's own folder must not be writable for others, because they could add modules to it. `above` are the folders
+    above it that were searched. A folder of `above` may be writable for others if it has the sticky bit: then others
+    cannot move or delete files and folders that they do not own. `hint` says what else the user can do. Raises Refusal,
+    and OSError.
     """
     with path.open("rb") as opened:
         # The check uses the open file, so that nobody can replace it between the check and the reading.

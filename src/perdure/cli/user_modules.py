@@ -1,4 +1,4 @@
-"""The modules of users: find and import them, and get what MODULE:NAME names."""
+"""The modules of users: find and import them, and return the object that MODULE:NAME names."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from perdure.cli.settings import Settings, see_modules
 
 
 def load(target: str, settings: Settings) -> tuple[ModuleType, Any]:
-    """Import a module. Return it with the attribute that `MODULE:attribute` names, or with None.
+    """Import a module. Return the module and the attribute that `MODULE:attribute` names, or None for the attribute.
 
-    Modules are looked for in the current folder, beside perdure.toml, and where Python looks. Raises Refusal.
+    Modules are searched for in the current folder, beside perdure.toml, and on Python's path. Raises Refusal.
     """
     name, _, attribute = target.partition(":")
     if name.endswith(".py"):

@@ -49,11 +49,13 @@ def add_to(app: typer.Typer) -> None:
     ) -> int:
         """Run an engine until Ctrl-C or SIGTERM.
 
-        It has all workflows, graphs and operations that the modules define.
+        The engine has all workflows, graphs and operations that the modules define.
 
-        At the first signal the engine lets running steps end and releases its runs. A second signal stops it at once,
-        which loses nothing either. MODULE:NAME names one workflow, a list of workflows, an Engine, or a function that
-        returns one; the function may take the store's URL.
+        At the first signal the engine lets running steps end and releases its runs. A second signal stops it at once;
+        that loses nothing either.
+
+        MODULE:NAME may name a workflow, a list of workflows, an Engine, or a function that returns an Engine or a list
+        of workflows. The function may take the store's URL.
 
         If the engine stops by itself, because its store is broken, the command exits with 5."""
         set_up_logging(log_level)
@@ -109,7 +111,7 @@ def assembled(terminal: Terminal, targets: Sequence[str], bounds: Mapping[str, A
 
 
 def _made(terminal: Terminal, target: str, found: Any) -> Any:
-    """Return what a name stands for: the object itself, or what the function returns if it is a function."""
+    """Return the object that a name refers to or, if that is a function, the function's result."""
     from perdure import Workflow
 
     if isinstance(found, Workflow) or not inspect.isfunction(found):
@@ -127,7 +129,7 @@ def _is_engine(found: object) -> bool:
 
 
 async def serve(terminal: Terminal, engine: Engine, grace_s: float) -> int:
-    """Run an engine until a signal comes, and return the exit code. Raises Refusal if the engine stops by itself."""
+    """Run an engine until a signal arrives, and return the exit code. Raises Refusal if the engine stops by itself."""
     signals = StopSignals(lambda: terminal.note("stopped at once: steps that were running will run again"))
     await engine.open()
     try:

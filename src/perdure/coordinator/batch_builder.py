@@ -17,15 +17,15 @@ from perdure.kernel.operation_notices import Readiness
 from perdure.kernel.ops import Op
 from perdure.kernel.rows import Entry
 from perdure.kernel.rules.delivery import FromCommit
+from perdure.kernel.runless_rows import SharedWrites
 from perdure.kernel.runs import Run
-from perdure.kernel.shared import SharedWrites
 from perdure.kernel.tasks import TaskWrites
 from perdure.kernel.wait_matches import Mailbox
 
 
 class BatchBuilder:
-    """Builds a batch, and has the state that its runs, their mailboxes and their readiness will have once the batch is
-    committed."""
+    """Builds a batch. It also keeps the state that the runs, their mailboxes and their readiness will have once the
+    batch is committed."""
 
     __slots__ = ("_places", "_winning", "batch", "children", "mailboxes", "readiness", "runs", "writes")
 
@@ -37,7 +37,7 @@ class BatchBuilder:
         self.children: dict[str, list[str]] = {}  # by parent: the children that are new in this batch and not detached
         self.writes = 0
         self._winning: dict[str, dict[str, None]] = {}  # by run: the positions that events have won in this batch
-        self._places: dict[str, int] = {}  # by event id: where in the batch the events are that were sent to one run
+        self._places: dict[str, int] = {}  # event id -> place in the batch, for events that were sent to one run
 
     def add(self, before: Run | None, decision: Decision) -> None:
         """Add a decision about a run whose state was `before` (None: the run is new, or the decision is about no
@@ -86,12 +86,13 @@ class BatchBuilder:
             self._add_rest(before, run.id, decision)
 
     def answer(self, mail_id: int, reply: Any) -> None:
-        """Consume a mail with this batch, and answer it with this reply."""
+        """Let this batch consume a mail, and answer the mail with this reply."""
         self.batch.mail_done[mail_id] = answer(reply)
         self.writes += 1
 
     def leave_mail(self, op: Op, *, is_awaited: bool) -> str:
-        """Leave an op for the engine that owns its run. Return the slot for the answer; "" if nobody awaits one."""
+        """Leave an op for the engine that owns its run. Return the slot for the answer, or "" if nobody awaits an
+        answer."""
         batch = self.batch
         slot = f"{batch.engine_id}/{batch.number}/{len(batch.mail)}" if is_awaited else ""
         batch.mail.append(mail_of(op, batch.engine_id, slot))
@@ -154,7 +155,8 @@ class BatchBuilder:
             batch.waits[run_id, wait.position, wait.option] = wait
 
     def _take_back(self, run_id: str, position: str | None) -> None:
-        """Take back what this very batch gave to a position (None: to all positions of a run) that is gone again."""
+        """Take back the events that this batch gave to a position (None: to all positions of the run). A later op of
+        the batch has closed the position."""
         winning = self._winning.get(run_id)
         if winning is None or (position is not None and position not in winning):
             return

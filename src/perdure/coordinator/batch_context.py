@@ -1,4 +1,4 @@
-"""What the coordinator has read from the store for a batch: all that its ops need and that is not in memory."""
+"""The context of a batch: the rows that its ops need, read from the store because they are not in memory."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Shared = PutRecord | PutToken | RetireHandlers
 
 
 class BatchContext(Struct, kw_only=True):
-    """What was read for a batch: runs that memory does not have, or not completely; children of the runs that are
-    ended; keys in use; dead letters that exist; tasks to be answered or released; and records, tokens and handlers,
-    which belong to no run."""
+    """The rows that were read for a batch: runs that are not in memory, or not completely; children of the runs that
+    are ended; keys in use; dead letters that exist; tasks to be answered or released; and rows that belong to no run:
+    records, tokens and handlers."""
 
     runs: dict[str, LoadedRun] = field(default_factory=dict)
     children: dict[str, list[str]] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class BatchContext(Struct, kw_only=True):
     tasks: dict[str, Task] = field(default_factory=dict)
     records: dict[tuple[str, str], Record | None] = field(default_factory=dict)  # the newest, by kind and name
     tokens: dict[str, StoredToken | None] = field(default_factory=dict)  # the newest, by name
-    handlers: set[tuple[str, str]] = field(default_factory=set)  # (topic, name) of those that are not retired
+    handlers: set[tuple[str, str]] = field(default_factory=set)  # (topic, name) of the handlers that are not retired
 
 
 __all__ = ["BatchContext", "Shared"]

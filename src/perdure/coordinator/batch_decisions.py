@@ -1,7 +1,7 @@
 """Deciding a batch: each op is decided by the kernel's rules, after the ops before it in the batch.
 
-While a batch is decided, neither a store nor a clock nor a model is asked. What a decision needs was read or passed in
-before (decision_inputs.py). Only the batch changes; memory follows once the batch is committed.
+A decision does not ask the store, the clock or a model. Everything that it needs was read or passed in before
+(decision_inputs.py). Only the batch changes; memory follows once the batch is committed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WRITTEN: Final = Decision(reply=True)
 DECIDED_AT_ONCE_MAX: Final = 512  # ops in one turn of the loop: more than a batch has without its follow-ups
 
 _STOPPING: Final = (Cancel, Expire, SetHold, Notify)  # ops that may stop a run from outside
-_WAKING: Final = (Wake, Expire)  # needless for a run that another engine owns: its owner has its own timers
+_WAKING: Final = (Wake, Expire)  # dropped if another engine owns the run: the owner has its own timers
 
 
 class Mailed(Struct, frozen=True):
@@ -50,7 +50,7 @@ class DecidedBatch(Struct):
     """The batch, and the decision about each op.
 
     `stopped` are the runs that are stopped from outside, or asked to give up. `bugs` are ops that the rules could not
-    decide, each with its error. `broken` are the runs of these ops: memory's state of them does not count any more.
+    decide, each with its error. `broken` are the runs of these ops: their state in memory no longer counts.
     """
 
     builder: BatchBuilder
@@ -62,15 +62,16 @@ class DecidedBatch(Struct):
 
 
 def decide_batch(items: Iterable[Item], context: BatchContext, known: Knowledge) -> DecidedBatch:
-    """Decide a batch as `decide_in_pieces` does, at once."""
+    """Decide a batch like `decide_in_pieces`, but all pieces at once."""
     return at_once(decide_in_pieces(items, context, known))
 
 
 def decide_in_pieces(items: Iterable[Item], context: BatchContext, known: Knowledge) -> Pieces[DecidedBatch]:
-    """Decide ops one after the other, each on the state that the ops before it have left. `context` is what was read
-    for them.
+    """Decide ops one after the other, each on the state that the ops before it have left. `context` has the rows that
+    were read for the ops.
 
-    One op may bring ten thousand follow-ups, which are decided with it: a piece has at most DECIDED_AT_ONCE_MAX ops.
+    One op may bring ten thousand follow-ups, and all of them are decided in the same batch. So a piece has at most
+    DECIDED_AT_ONCE_MAX ops.
     """
     engine = known.engine
     batch = DecidedBatch(
@@ -91,8 +92,8 @@ def decide_in_pieces(items: Iterable[Item], context: BatchContext, known: Knowle
 
 def _decide_op(item: Item, batch: DecidedBatch, context: BatchContext, known: Knowledge) -> None:
     op, me, builder = item.op, known.engine.id, batch.builder
-    # `before` is the stored state. Its owner may differ from the run's owner after earlier ops of this batch: it may be
-    # a dead engine.
+    # `before` is the stored state. Its owner may be a dead engine, and may differ from the owner that earlier ops of
+    # this batch have set.
     before = known.memory.runs.get(op.run_id)
     if batch.broken and op.run_id in batch.broken:
         before = None

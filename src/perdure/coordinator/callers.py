@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Literal, TypeVar
 
-from perdure.coordinator.call_patience import Silences, call_began
+from perdure.coordinator.call_spans import Silences, call_began
+from perdure.coordinator.caller_patience import unavailable
 from perdure.coordinator.inbox import Inbox
 from perdure.coordinator.queued_ops import Item
-from perdure.coordinator.store_retries import unavailable
 from perdure.errors import StoreError, StoreUnavailable
 
 _LOOK_EVERY_S: Final = 1.0
@@ -30,7 +30,7 @@ class Callers:
         self._inbox = inbox
         self._patience_s = patience_s
         self._batch: Sequence[Item] = ()
-        self._has_given_up = False  # a caller whose op was taken with the last batch
+        self._has_given_up = False  # True if a caller whose op is in the current batch has given up
         self._is_committing = False
         self._unanswered: dict[Kind, float] = {}  # since when the store has answered no request of this kind
         self._failure: StoreError | None = None
@@ -39,7 +39,7 @@ class Callers:
         self.looked: Callable[[], object] | None = None  # called whenever callers were checked
 
     def begin(self) -> None:
-        """Note that a batch was taken from the inbox, which has no ops of callers who have given up."""
+        """Note that a batch was taken from the inbox. It has no ops of callers who have given up."""
         self._has_given_up = False
 
     def asking(self, kind: Kind, batch: Sequence[Item] | None = None) -> None:
@@ -53,8 +53,8 @@ class Callers:
             self._timer = loop.call_later(_LOOK_EVERY_S, self._look)
 
     def answered(self, kind: Kind) -> None:
-        """Note that the store has answered. It may answer reads and no writes: then callers go on waiting for a
-        commit."""
+        """Note that the store has answered a request of this kind. A store may answer reads but no commits: then the
+        wait for a commit goes on."""
         began = self._unanswered.pop(kind, None)
         if began is not None and self._failure is not None:
             self.silences.note(began, asyncio.get_running_loop().time())
@@ -65,12 +65,13 @@ class Callers:
             self._failure = None
 
     def failed(self, error: StoreError) -> None:
-        """Note that the store could not do it and is asked again. Answer the callers who have waited too long."""
+        """Note that a request failed and is repeated. Raise StoreUnavailable in the callers who have waited too
+        long."""
         self._failure = error
         self._give_up()
 
     def overdue(self, since: float) -> StoreUnavailable | None:
-        """Return the error for a caller who has waited since a time; None if the caller is to wait on."""
+        """Return the error for a caller who has waited since a time, or None if the caller must go on waiting."""
         if not self._unanswered:
             return None
         silent_since = max(since, min(self._unanswered.values()))
@@ -78,8 +79,8 @@ class Callers:
         return unavailable(waited, self._failure) if waited >= self._patience_s else None
 
     async def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait, as a caller, for work of the engine itself that has ops committed. Raises StoreUnavailable: then the
-        work is cancelled, but the ops that it has queued are not."""
+        """Wait, as a caller, for work of the engine itself that commits ops. Raises StoreUnavailable after
+        `patience_s`. Then the work is cancelled, but the ops that it has queued stay queued."""
         loop = asyncio.get_running_loop()
         since = loop.time() if (call := call_began.get()) is None else call
         task = loop.create_task(work)
@@ -112,7 +113,7 @@ class Callers:
         self._batch = ()
 
     def waiting(self, items: list[Item]) -> list[Item]:
-        """Return the ops without those of callers who have given up."""
+        """Return the ops except the ops of callers who have given up."""
         if not self._has_given_up:
             return items
         for item in items:

@@ -1,4 +1,4 @@
-"""Reading a batch's context: all that its ops need and that is not in memory."""
+"""Reading a batch's context: the rows that its ops need and that are not in memory."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from perdure.ports import LoadedRun, Store
 
 
 class _Wanted(Struct):
-    """What the ops of a batch need. `ending` are runs whose children end with them. `shared` are ops about rows that
-    belong to no run. `callers` are operations that are notified if a run they have called ends now."""
+    """The rows that the ops of a batch need. `ending` are runs whose children end with them. `shared` are ops about
+    rows that belong to no run. `callers` are operations that are notified if a run they have called ends now."""
 
     runs: set[str] = field(default_factory=set)
     ending: list[str] = field(default_factory=list)
@@ -50,10 +50,10 @@ class _Wanted(Struct):
 async def load_context(
     store: Store, loaded: Mapping[str, Run], items: Sequence[Item], seen: dict[str, LoadedRun] | None = None
 ) -> BatchContext:
-    """Read what is needed to decide these ops, beside the runs that are `loaded`. Raises StoreError.
+    """Read the rows that are needed to decide these ops, beside the runs that are `loaded`. Raises StoreError.
 
-    Runs to be woken may have been `seen` before: then they are not read again. A run leaves `seen` here. If it has
-    changed since it was seen, the commit is refused, and the next call reads it."""
+    A run to be woken may have been `seen` a moment ago: then it is not read again. The run is removed from `seen` here.
+    If it has changed since it was seen, the commit is refused, and the next call reads it."""
     found = BatchContext() if not seen else _seen(seen, loaded, items)
     wanted = _wanted(items, loaded, found.runs)
     for letter_id in wanted.dead_letters:
@@ -93,7 +93,8 @@ async def _load_children(store: Store, loaded: Container[str], ending: list[str]
 
 
 async def _load_shared(store: Store, ops: Sequence[Shared], found: BatchContext) -> None:
-    """Read the newest versions of what ops add versions to, and the handlers if some are retired. Raises RowDamaged."""
+    """Read the newest versions of the records and tokens that ops add versions to, and the handlers if an op retires
+    some. Raises RowDamaged."""
     for op in ops:
         match op:
             case PutRecord():
@@ -141,14 +142,15 @@ def _wanted(items: Sequence[Item], loaded: Mapping[str, Run], found: Container[s
             case PutRecord() | PutToken() | RetireHandlers():
                 wanted.shared.append(op)
             case Wake() if item.mail:
-                wanted.runs.add(op.run_id)  # Even if it is loaded: another engine has matched something to it.
+                wanted.runs.add(op.run_id)  # Read it even if it is loaded: another engine has matched something to it.
             case _:
                 pass
     return wanted
 
 
 def _seen(seen: dict[str, LoadedRun], loaded: Mapping[str, Run], items: Sequence[Item]) -> BatchContext:
-    """Return the runs that these ops wake and no other op concerns, as they were seen. They are removed from `seen`."""
+    """Return the runs that these ops wake, as they were seen, and remove them from `seen`. Runs that other ops concern
+    are left out."""
     found: dict[str, LoadedRun] = {}
     others: set[str] = set()
     for item in items:

@@ -1,8 +1,8 @@
 """The coordinator: one queue, one decision at a time, one commit per batch; only then replies and effects.
 
-While a commit is in flight, ops queue up. The next batch is decided once the outcome of the commit is known. What can
-go wrong with a commit, and what happens then, is in settlement.py. How the store is asked is in store_requests.py. What
-happens when the engine was declared dead is in registration.py. Nothing else writes.
+While a commit is in flight, ops queue up. The next batch is decided once the outcome of the commit is known.
+settlement.py handles failed commits, store_retries.py repeats requests, and registration.py handles an engine that was
+declared dead. No other part of the engine writes.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Awaitable, Callable, Container, Sequence
 from contextlib import suppress
 from typing import Any
 
+from perdure.coordinator.caller_patience import call_began
 from perdure.coordinator.damage import damage_to
 from perdure.coordinator.listener import CoordinatorListener
 from perdure.coordinator.parts import Parts, verb
 from perdure.coordinator.queued_ops import Callback, Item
 from perdure.coordinator.registration import Registration
 from perdure.coordinator.settlement import Settlement
-from perdure.coordinator.store_requests import StoreRequests
-from perdure.coordinator.store_retries import call_began
+from perdure.coordinator.store_retries import StoreRequests
 from perdure.errors import EngineStopped, PerdureError, RunOwnedElsewhere, StoreError, StoreMisconfigured
 from perdure.kernel.ops import CheckFence, Op, Wake
 from perdure.kernel.rows import Engine
@@ -35,7 +35,7 @@ log = logging.getLogger("perdure")
 class Coordinator:
     """Serialises ops. The listener gets the effects of each batch, in order, in plain callbacks after its commit.
 
-    `workflows` returns the models, names and versions that this engine can run by now.
+    `workflows` returns the models, names and versions that this engine can run at present.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Coordinator:
         self._worker: asyncio.Task[None] | None = None
         self.taken: Callable[[], object] | None = None  # called whenever a batch has been taken from the queue
         self.firing = parts.inbox.firing  # entered while timers fire
-        self.is_cut_off = False  # The worker was cancelled from outside, as when the process ends.
+        self.is_cut_off = False  # The worker was cancelled from outside, for example because the process ends.
 
     @property
     def engine(self) -> Engine:
@@ -82,7 +82,7 @@ class Coordinator:
         self._worker = asyncio.get_running_loop().create_task(self._work(), name="perdure-coordinator")
 
     async def stop(self) -> None:
-        """Refuse new ops from outside, commit all that is queued, and end. Idempotent."""
+        """Refuse new ops from outside, commit all queued ops, and end. Idempotent."""
         if self._parts.stopped is None:
             self._parts.stopped = EngineStopped("the engine is shutting down")
             if not self._registration.is_restarting:  # Otherwise nothing can be committed.
@@ -90,7 +90,7 @@ class Coordinator:
         self.kill()
 
     def kill(self) -> None:
-        """End at once. What was not committed never happened."""
+        """End at once. Ops that were not committed never happened."""
         self._parts.stopped = self._parts.stopped or EngineStopped("the engine was stopped")
         if self._worker is not None:
             self._worker.cancel()
@@ -103,16 +103,18 @@ class Coordinator:
         self._parts.rest()
 
     def loaded(self, run_id: str) -> Run | None:
-        """Return a run of this engine as last committed. Eventually consistent; does not ask the store."""
+        """Return a run of this engine as last committed in memory. It does not ask the store, so the store may be
+        ahead."""
         return self._memory.runs.get(run_id)
 
     def mailbox(self, run_id: str) -> Mailbox:
-        """Return what a run of this engine waits for and has been sent, as last committed."""
+        """Return the mailbox of a run of this engine, as last committed: the events that the run waits for and was
+        sent."""
         return self._memory.mailbox(run_id)
 
     async def claim(self, request: Callable[[], Awaitable[list[LoadedRun]]]) -> list[LoadedRun]:
-        """Adopt the runs that the store gives this engine, except damaged ones. Return all of them: the caller submits
-        a `Take` for each sound run, and sets the damaged ones aside.
+        """Adopt the runs that the store gives this engine, except damaged runs. Return all given runs: the caller
+        submits a `Take` for each sound run, and sets the damaged runs aside.
 
         The store's answer may be out of date when it arrives: a caller may have cancelled one of the runs meanwhile.
         Then the newer state in memory counts, and the `Take` is decided on it.
@@ -120,7 +122,7 @@ class Coordinator:
         memory = self._memory
         changed = memory.changed = set()
         try:
-            # An engine that has registered anew meanwhile no longer owns what it claimed under its old id.
+            # An engine that has registered again meanwhile no longer owns the runs that it claimed under its old id.
             claimed = [one for one in await request() if one.run.owner == self._registration.engine.id]
         finally:
             memory.changed = None
@@ -134,8 +136,8 @@ class Coordinator:
         return await (await self._enter(op))
 
     async def submit_batch(self, ops: Sequence[Op]) -> list[Any]:
-        """Like submit, for several ops in a row, which share commits where bounds allow. Errors are among the
-        replies."""
+        """Like submit, for several ops in a row. They share a commit if they fit one batch. Errors are returned among
+        the replies."""
         replies: list[asyncio.Future[Any]] = []
         try:
             for op in ops:
@@ -160,7 +162,7 @@ class Coordinator:
             await turn
             refusal = self.callers.overdue(since)
         if (refusal := self._parts.stopped or refusal) is not None:
-            self._inbox.leave()  # The next caller that waits for room gets its answer too.
+            self._inbox.leave()  # The next caller that waits for room gets its turn.
             raise refusal
         reply: asyncio.Future[Any] = loop.create_future()
         self._put(Item(op, reply, True, 0, since))
@@ -178,8 +180,8 @@ class Coordinator:
         return await asyncio.gather(*replies, return_exceptions=True)
 
     async def decide_mail(self, requests: Sequence[tuple[Op, int]]) -> bool:
-        """Have ops decided that came by mail, and the mail consumed. Return whether all of it was. If not, another
-        engine owns or seems to own one of the runs, or this engine has stopped."""
+        """Decide ops that came by mail, and consume the mail. Return whether all of the mail was consumed. If not,
+        another engine owns or seems to own one of the runs, or this engine has stopped."""
         loop = asyncio.get_running_loop()
         replies: list[asyncio.Future[Any]] = []
         for op, mail_id in requests:
@@ -190,26 +192,29 @@ class Coordinator:
         return self._worker is not None and not any(isinstance(reply, RunOwnedElsewhere) for reply in decided)
 
     async def check_fence(self) -> None:
-        """Find out whether this engine may still write. If it was declared dead, it has none of its runs afterwards."""
+        """Find out whether this engine may still write. If it was declared dead, it has dropped all its runs when this
+        returns."""
         with suppress(EngineStopped):
             await self.submit_internal([CheckFence(run_id="", at=self._parts.clock.now())])
 
     def request(self, op: Op, answered: Callable[[Any, BaseException | None], object]) -> None:
-        """Like enqueue, with a reply: `answered` is called with the reply and None, or with None and the error, before
-        the effects of the commit. It must return quickly, since the commit's other callers wait."""
+        """Like enqueue, with a reply: `answered` is called with the reply and None, or with None and the error. It is
+        called before the effects of the commit are performed. It must return quickly, since the commit's other callers
+        wait."""
         if self._worker is None:
             answered(None, self._parts.stopped or EngineStopped("the engine was stopped"))
         else:
             self._put(Item(op, Callback(answered), False, is_due=self._inbox.is_firing))
 
     def start_over(self, error: StoreMisconfigured) -> None:
-        """Drop everything and register anew, since the engine cannot use its store as it is. Returns at once."""
+        """Drop all runs and register again, since the engine cannot use its store in its present state. Returns at
+        once."""
         if self._worker is not None and self._registration.unfit is None and not self._registration.is_restarting:
             self._registration.unfit = error
             self.enqueue(CheckFence(run_id="", at=self._parts.clock.now()))
 
     @property
-    def queued_due(self) -> int:  # how many ops are queued that timers have brought
+    def queued_due(self) -> int:  # how many queued ops come from timers
         return self._inbox.due
 
     def enqueue(self, op: Op, answered: Callable[[Any, BaseException | None], object] | None = None) -> None:
@@ -221,8 +226,8 @@ class Coordinator:
             self._put(Item(op, None if answered is None else Callback(answered), False, is_due=self._inbox.is_firing))
 
     def wake(self, op: Wake, seen: LoadedRun, answered: Callable[[Any, BaseException | None], object]) -> None:
-        """Like enqueue, for a run that waited a moment ago and that nobody owned: it is not read again. If it has
-        changed since, the commit is refused, since its row is not as expected. Then the run is read."""
+        """Like enqueue, for a run that was just `seen` waiting and without an owner: the run is not read again. If the
+        run has changed after that, the commit is refused, since the row is not as expected. Then the run is read."""
         if self._worker is not None:
             self._parts.seen[op.run_id] = seen
             self.enqueue(op, answered)
@@ -255,7 +260,7 @@ class Coordinator:
             for item in items:
                 item.refuse(EngineStopped("the engine was stopped while this was committed; it may have been written"))
             self.is_cut_off = self._worker is not None
-            self.kill()  # If all tasks of the loop are cancelled, this one is too: then no caller may wait for it.
+            self.kill()  # This task may be cancelled with all tasks of the loop. Then no caller may wait for it.
             raise
         except BaseException as error:  # noqa: BLE001 - every caller that waits must get the error, whatever it is
             self._fail(error, items)

@@ -1,4 +1,4 @@
-"""Damaged rows: which runs have them, and which ops cannot be decided about these runs."""
+"""Damaged rows of runs, and the ops that cannot be decided about these runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GOING_ON: Final = (Expire, Resume, Take, Wake)  # Ops that need all waits of th
 
 
 def damage_to(loaded: LoadedRun) -> Damage | None:
-    """Return what is wrong with the rows of a run that deciding about it needs; None if nothing is."""
+    """Return the damage of a run or of its waits and events, or None if all its rows are sound."""
     damage = damage_to_run(loaded.run) or loaded.damage
     if damage is None:
         return next((found for wait in loaded.waits if (found := damage_to_wait(wait)) is not None), None)

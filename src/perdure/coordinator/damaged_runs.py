@@ -14,7 +14,7 @@ log = logging.getLogger("perdure")
 
 
 async def set_aside(store: Store, engine_id: str, at: int, found: Iterable[LoadedRun]) -> list[LoadedRun]:
-    """Hold the damaged runs among these, in the store; return the sound ones. Raises StoreError.
+    """Hold the damaged runs among these in the store, and return the sound runs. Raises StoreError.
 
     A crash before the hold is stored leaves the run as it was: the next engine that reads it holds it."""
     well: list[LoadedRun] = []

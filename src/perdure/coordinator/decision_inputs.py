@@ -1,4 +1,4 @@
-"""The inputs of a decision: the op's run, and what its rule needs beside it.
+"""The inputs of a decision: the op's run, and the other values that its rule needs.
 
 All of it is in the engine's memory, was read for the batch, or was decided before in the same batch. Nothing here does
 I/O.
@@ -15,7 +15,7 @@ from perdure.coordinator.batch_builder import BatchBuilder
 from perdure.coordinator.batch_context import BatchContext
 from perdure.coordinator.damage import check_sound
 from perdure.coordinator.memory import Memory
-from perdure.coordinator.shared import shared_inputs, task_now
+from perdure.coordinator.runless_rows import shared_inputs, task_now
 from perdure.errors import DeadLetterNotFound, HandlersChanged, RunFinished
 from perdure.kernel import wait_matches
 from perdure.kernel.decision import NO_INPUT, DecisionInput, Stored
@@ -43,10 +43,10 @@ from perdure.kernel.wait_matches import EMPTY, Mailbox
 
 
 class Knowledge(Struct, frozen=True, kw_only=True):
-    """What a batch is decided on, beside its ops and what was read for them: values only.
+    """The values that a batch is decided on, beside its ops and the rows that were read for them.
 
-    `registry_version` is the version of the handler registry. It is known only after a commit was refused because some
-    op was made with an older version.
+    `registry_version` is the version of the handler registry. It is known only after a commit was refused because an op
+    was made with an older version of the registry.
     """
 
     memory: Memory
@@ -64,20 +64,20 @@ def stored_run(op: Op, before: Run | None, run: Run | None, context: BatchContex
         before = loaded.run
         if run is None:
             check_sound(loaded, op)
-            # A dead owner writes no more, so the run counts as one that nobody owns.
+            # A dead owner writes no more, so the run counts as unowned.
             run = replace(before, owner=None) if loaded.forsaken else before
     return before, run
 
 
 def admitted(op: Start, builder: BatchBuilder, known: Knowledge, *, is_awaited: bool) -> Start:
-    """Return a start, which says whether its run begins at once. `is_awaited` says that a caller waits for the reply.
-    Raises RunFinished."""
+    """Return the start with `admit` set: whether its run begins at once on this engine. `is_awaited` says that a caller
+    waits for the reply. Raises RunFinished."""
     has_code = op.admit and (op.model, op.workflow, op.workflow_version) in known.workflows
     op = replace(op, admitted_at=known.now, admit=has_code)
     if op.parent_id is None or not is_awaited:
         return op
-    # The parent asked for this child in an earlier commit: it must still be active and not held. A parent that rolls
-    # back by now has cancelled its children, and would leave this one behind.
+    # The parent asked for this child in an earlier commit: it must still be active and not held. A parent that has
+    # begun to roll back has cancelled its children, and would leave this child behind.
     parent = builder.runs.get(op.parent_id) or known.memory.runs.get(op.parent_id)
     if parent is None or parent.status in FINISHED or parent.status in UNDOING or parent.hold is not None:
         message = f"run {op.parent_id!r} cannot start {op.run_id!r} any more: it has ended, is held or was released"
@@ -88,7 +88,8 @@ def admitted(op: Start, builder: BatchBuilder, known: Knowledge, *, is_awaited: 
 def inputs_of(
     op: Op, run: Run | None, builder: BatchBuilder, context: BatchContext, known: Knowledge
 ) -> tuple[Op, DecisionInput]:
-    """Return the op, completed with what is known by now, and its inputs. Raises the PerdureError that refuses it."""
+    """Return the op, with the fields that the coordinator fills in, and its inputs. Raises the PerdureError that
+    refuses the op."""
     match op:  # The most frequent ops first.
         case Advance():
             return op, _inputs_of_advance(op, builder, known)
@@ -111,7 +112,8 @@ def inputs_of(
 
 
 def _knows_handlers(op: Cooperate | Emit, known: Knowledge) -> bool:
-    """Return whether an op was made with the current version of the handler registry, as far as that is known."""
+    """Return whether an op was made with the current version of the handler registry. Return True if the current
+    version is not known."""
     return known.registry_version is None or op.added.registry_version in (None, known.registry_version)
 
 
@@ -128,8 +130,8 @@ def _all_inputs(
 ) -> DecisionInput:
     run_id = op.run_id
     stored: Stored | None = None
-    # If a run has continued in this batch, what was stored before does not count: the same positions mean other things
-    # now, and the commit frees what had won them.
+    # If a run has continued in this batch, its stored waits and events do not count. The same positions now belong to
+    # another call, and the commit frees the events that had won them.
     is_known = run_id in context.runs and run_id not in builder.batch.continued
     if isinstance(op, Wake) and run is not None and run.owner == known.engine.id and is_known:
         stored = context.runs[run_id].waits, context.runs[run_id].events

@@ -1,8 +1,8 @@
 """Waking runs that are due and that no engine owns: many are read at once, and run ahead before they are claimed.
 
-A run that only sleeps can be replayed before this engine owns it, since workflow code touches nothing. What it does
-once its timer fires is committed together with the claim. If another engine gets the run first, the commit is refused,
-and what ran ahead never happened.
+A run that only sleeps can be replayed before this engine owns it, since workflow code touches nothing. The run's work
+after its timer has fired is committed together with the claim. If another engine gets the run first, the commit is
+refused, and the work never happened.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from perdure.ports import Clock, Journal, LoadedRun, Store
 log = logging.getLogger("perdure")
 
 _READ_AT_ONCE: Final = 64
-_WOKEN_PER_TURN: Final = 32  # Each may be replayed: together a few milliseconds.
+_WOKEN_PER_TURN: Final = 32  # Each run may be replayed. Together that takes a few milliseconds.
 
 Answered = Callable[[Any, BaseException | None], object]
 
@@ -35,12 +35,12 @@ class Preparer(Protocol):
     """Lets runs go on before they are claimed."""
 
     def prepare(self, run: Run, journal: Journal) -> Advance | None:
-        """Let a run that nobody owns go on as far as it can without being claimed. Return what is to be committed; None
-        if the run must be claimed first."""
+        """Let an unowned run go on as far as it can without being claimed. Return the advance to commit, or None if the
+        run must be claimed first."""
         ...
 
     def forgo(self, run_id: str) -> None:
-        """Drop what a run did in `prepare`: it was not committed."""
+        """Drop the work that a run did in `prepare`, since it was not committed."""
         ...
 
 
@@ -74,7 +74,7 @@ class Waker:
         return self._unserved
 
     def wake(self, run_id: str, answered: Answered) -> None:
-        """Go on with a run if nobody owns it. `answered` is called as by `Coordinator.enqueue`."""
+        """Go on with a run if no engine owns it. `answered` is called in the same way as by `Coordinator.enqueue`."""
         self._asked.append((run_id, answered))
         self._unserved += 1
         if not self._is_reading:
@@ -146,8 +146,8 @@ class Waker:
 
 
 def _is_waiting(loaded: LoadedRun) -> bool:
-    """Return whether a run is sound, waits, and has no living owner. Then waking it changes its row, which is written
-    only if the run has not changed since it was read."""
+    """Return whether a run is sound, waits, and has no living owner. Waking such a run changes its row, and the commit
+    is refused if the row has changed after it was read."""
     run = loaded.run
     is_free = run.owner is None or loaded.forsaken
     return is_free and run.status is Status.SUSPENDED and run.hold is None and damage_to(loaded) is None

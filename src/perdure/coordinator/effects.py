@@ -16,7 +16,7 @@ class Effects:
     in a task. One commit may begin ten thousand children, so each part of the effects is done in its own turn of the
     loop.
 
-    Once all added effects are performed, it calls `performed` of the listener, even if there were none.
+    Once all added effects are performed, it calls the listener's `performed`. It does so even if no effects were added.
     """
 
     def __init__(self, listener: EffectListener) -> None:
@@ -25,7 +25,7 @@ class Effects:
         self._is_due = False  # The next part, or the listener, is in the loop's queue.
 
     def add(self, effects: Sequence[Effect]) -> None:
-        """Add effects, which are performed after all that were added before."""
+        """Add effects. They are performed after all earlier effects."""
         self._waiting.extend(part for _, part in parts(effects))
         if not self._is_due:
             self._is_due = True
@@ -51,7 +51,7 @@ class Effects:
             await asyncio.sleep(0)
 
     def stop(self) -> None:
-        """Perform at most the next part: the engine has ended, and the engine that takes over its runs does the
+        """Perform at most the next part. The engine has ended, and the engine that takes over its runs performs the
         rest."""
         while len(self._waiting) > 1:
             self._waiting.pop()

@@ -31,7 +31,7 @@ class Followers:
 
     @contextmanager
     def changes_of(self, run_id: str) -> Generator[asyncio.Event]:
-        """Yield an event that is set whenever there may be something new to read of a run."""
+        """Yield an asyncio event that is set whenever a run may have something new to read."""
         changed = asyncio.Event()
         self.readers.setdefault(run_id, set()).add(changed)
         try:
@@ -43,24 +43,24 @@ class Followers:
                 self.readers.pop(run_id, None)
 
     def published(self, run_id: str) -> None:
-        """Wake the readers of a run, which has written something to read."""
+        """Wake the readers of a run that has published a value or appended to a stream."""
         for changed in self.readers.get(run_id, ()):
             changed.set()
 
     def ended(self, run_id: str, ended: Ended | None) -> None:
-        """Wake all who follow a run that has ended, or (with None) that this process no longer owns."""
+        """Wake all followers of a run that has ended, or (with None) that this process no longer owns."""
         self.published(run_id)
         for waiter in self._waiting.pop(run_id, ()):
             if not waiter.done():
                 waiter.set_result(ended)
 
     def close(self, error: BaseException) -> None:
-        """Raise the error in everybody who waits: nothing will come any more."""
+        """Raise the error in all waiting callers, since nothing more will come."""
         for waiters in self._waiting.values():
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_exception(error)
-                    waiter.exception()  # The waiting caller gets it; asyncio need not report it as well.
+                    waiter.exception()  # The waiting caller gets the error, so asyncio need not report it as well.
         self._waiting.clear()
         for run_id in list(self.readers):
             self.published(run_id)

@@ -1,7 +1,8 @@
 """The queue of ops. It is bounded for callers from outside, who wait while it is full, and unbounded for the engine.
 
-It has three lanes: one for ops of callers, one for ops of timers, and one for all other ops, by which runs go on. Each
-batch has ops of each lane, so that neither a hundred thousand overdue timers nor as many callers make the others wait.
+It has three lanes: one for ops of callers, one for ops of timers, and one for all other ops, with which runs make
+progress. Each batch takes ops from each lane. So a hundred thousand overdue timers do not delay callers, and as many
+callers do not delay timers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Final
 from perdure.coordinator.queued_ops import Item
 from perdure.kernel.ops import Retry, Wake
 
-_FORGET_AFTER: Final = 1_000  # runs that are kept in `_own_runs` although they have no op in that lane any more
+_FORGET_AFTER: Final = 1_000  # how many runs may stay in `_own_runs` without an op in that lane
 
 
 class Lane:
@@ -34,8 +35,8 @@ class Lane:
         return bool(self.items) and type(self.items[0].op) is Retry
 
     def take(self, taken: list[Item], ops_max: int, bytes_max: int) -> int:
-        """Move up to `ops_max` ops to a batch, unless they have more than `bytes_max` bytes. Return how many bytes they
-        have."""
+        """Move up to `ops_max` ops with at most `bytes_max` bytes to a batch. The first op of a batch may be larger.
+        Return the number of bytes."""
         items = self.items
         size = count = 0
         for item in islice(items, ops_max):
@@ -54,7 +55,7 @@ class Lane:
 
 
 class DueLane(Lane):
-    """Ops that timers have brought. A wake-up that also brings what the run does next counts as two ops."""
+    """Ops of timers. A wake-up that also brings the run's next advance counts as two ops."""
 
     __slots__ = ()
 
@@ -75,15 +76,15 @@ def _number(item: Item) -> int:
 class Inbox:
     """First in, first out, in each of its lanes. Ops of a run are in one lane at a time, so they keep their order.
 
-    At most `outside_max` ops from outside are unanswered: others wait to `enter`.
+    At most `outside_max` ops from outside are unanswered at a time. Further callers wait in `enter`.
     """
 
     def __init__(self, *, outside_max: int, batch_ops_max: int, batch_bytes_max: int) -> None:
         self._own, self._outside, self._due = Lane(), Lane(), DueLane()
         self._own_runs: set[str] = set()  # runs that have ops in the lane `_own`, or had some since it was empty
-        self._elsewhere: dict[str, tuple[Lane, int]] = {}  # by other runs: the lane of their ops, and how many
+        self._elsewhere: dict[str, tuple[Lane, int]] = {}  # other runs -> the lane and the number of their ops
         self.is_firing = False
-        self._had_others = False  # The last batch had ops that no timer had brought.
+        self._had_others = False  # The last batch had ops that do not come from timers.
         self._count = 0
         self._room = outside_max
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -110,8 +111,8 @@ class Inbox:
             self.is_firing = False
 
     def enter(self) -> Coroutine[Any, Any, None] | None:
-        """Take room for an op from outside. If there is none, return what to await: callers get room in the order of
-        arrival."""
+        """Take room for an op from outside. If the inbox is full, return a coroutine that waits for room. Callers get
+        room in the order of arrival."""
         if self._room:
             self._room -= 1
             return None
@@ -124,7 +125,7 @@ class Inbox:
             await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
-                self.leave()  # The caller had got room and gave up: the next caller gets it.
+                self.leave()  # The caller had got room and gave up, so the next caller gets the room.
             raise
 
     def leave(self) -> None:
@@ -151,8 +152,8 @@ class Inbox:
             self._awaited.set_result(None)
 
     def _lane_for(self, run_id: str, item: Item) -> Lane:
-        """Return the lane in which the run's ops are already, or the one that fits. An op of no run has no order to
-        keep."""
+        """Return the lane that has ops of the run already, or else the lane that fits the op. An op without a run has
+        no order to keep."""
         fitting = self._due if item.is_due else self._outside if item.outside else self._own
         if not run_id:
             return fitting
@@ -163,16 +164,17 @@ class Inbox:
         return lane
 
     def put_back(self, items: Sequence[Item]) -> None:
-        """Queue items again that `empty` returned, in their order."""
+        """Queue the items that `empty` returned again, in their order."""
         for item in items:
             self.put(item)
 
     def take(self) -> list[Item]:
-        """Return the ops of the next batch: all that are queued, up to the bounds. If more are queued, each lane gets
-        at least a quarter of the batch. For the rest callers come last: runs go on before new ones are begun.
+        """Return the ops of the next batch: all queued ops, if they fit. Otherwise each lane gets at least a quarter of
+        the batch. Ops of callers come last for the rest of the batch, so that runs go on before new runs begin.
 
-        At most three quarters of a batch are ops of timers. It is three eighths if a few other ops wait for the batch,
-        or were in the last one and may be about to go on: the longer the batch takes, the longer they wait.
+        At most three quarters of a batch are ops of timers. The bound is three eighths if a few other ops wait for the
+        batch, or if the last batch had some, since their runs may be about to go on. The longer the batch takes, the
+        longer these runs wait.
 
         Within a batch, ops are in the order of arrival, whatever their lane.
         """

@@ -1,4 +1,4 @@
-"""The coordinator's listeners: they perform its effects, and get its reports."""
+"""The coordinator's listeners. They perform its effects and receive its reports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class EffectListener(Protocol):
         ...
 
     def performed(self) -> None:
-        """Go on after all effects of the commits so far are carried out."""
+        """Go on: all effects of the commits so far have been carried out."""
         ...
 
 
@@ -31,7 +31,7 @@ class CoordinatorListener(EffectListener, Protocol):
         ...
 
     def lost_track(self) -> None:
-        """Look for runs to go on with that only the store may know of."""
+        """Search the store for runs that can go on: memory may have missed some."""
         ...
 
     def broken(self, error: BaseException) -> None:
@@ -39,7 +39,7 @@ class CoordinatorListener(EffectListener, Protocol):
         ...
 
     def posted(self, slot: str, reply: asyncio.Future[Any]) -> None:
-        """Await the reply to an op from another engine, which will put it into this slot."""
+        """Await the reply to an op that another engine decides. That engine will put the reply into this slot."""
         ...
 
 
@@ -52,7 +52,7 @@ class Code(Protocol):
 
 
 class Background(Protocol):
-    """Where an engine's own tasks run."""
+    """Runs an engine's own tasks."""
 
     def background(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine beside everything else, until the engine ends."""

@@ -1,7 +1,9 @@
-"""Mail between engines. Ops that others send to this engine's runs are decided as if they had been submitted here. Ops
-that callers of this engine send to other engines' runs are answered as if they had been decided here.
+"""Mail between engines.
 
-Mail may be read many times. It is consumed once, by the commit that does what it asks. So a crash on either side loses
+Ops that others send to this engine's runs are decided as if they had been submitted here. Ops that callers of this
+engine send to other engines' runs are answered as if they had been decided here.
+
+Mail may be read many times. It is consumed once, by the commit that decides its op. So a crash on either side loses
 nothing and does nothing twice.
 """
 
@@ -11,8 +13,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from perdure.coordinator.caller_patience import unavailable
 from perdure.coordinator.coordinator import Coordinator
-from perdure.coordinator.store_retries import unavailable
 from perdure.errors import EngineBug, PerdureError, StoreError
 from perdure.kernel import mail
 from perdure.kernel.ops import CheckFence, NotifyMembers, Op
@@ -50,13 +52,14 @@ class MailRoom:
         self._since.pop(slot, None)
 
     async def read(self, coordinator: Coordinator) -> bool:
-        """Have all mail decided that this engine may answer. Return whether all of it was. If not, a run has another
+        """Decide all mail that this engine may answer. Return whether all of it was decided. If not, a run has another
         owner now, or its owner has died and this engine does not know it yet. Raises StoreError."""
         return await self._read(coordinator, self._store)
 
     async def read_for_caller(self, coordinator: Coordinator, patient_store: Store) -> None:
-        """Read mail as `read` does, for a caller, who waits for the store for at most `patience_s`. Raises StoreError:
-        StoreUnavailable if the store does not answer. Mail that is not decided then is read again later."""
+        """Read mail like `read`, for a caller, who waits for the store for at most `patience_s`. Raises
+        StoreUnavailable if the store does not answer, and other StoreErrors. Mail that was not decided is read again
+        later."""
         await coordinator.callers.wait_for(self._read(coordinator, patient_store))
 
     async def _read(self, coordinator: Coordinator, store: Store) -> bool:
@@ -92,7 +95,7 @@ class MailRoom:
                 reply.set_exception(error)
 
     def lose_patience(self, error: StoreError, patience_s: float) -> None:
-        """Raise StoreUnavailable in callers who have waited for `patience_s` since the store cannot be asked for
+        """Raise StoreUnavailable in callers who have waited for `patience_s`, because the store cannot be asked for
         answers."""
         if self._away_since is None:
             return
@@ -105,14 +108,14 @@ class MailRoom:
         self.give_up(overdue)
 
     def give_up(self, overdue: Callable[[float], PerdureError | None]) -> None:
-        """Raise the error that `overdue` returns in the callers who wait for answers. It gets the time since when each
-        has waited, and returns None for a caller who is to wait on."""
+        """Raise the error that `overdue` returns in the callers who wait for answers. `overdue` gets the time at which
+        a caller began to wait. It returns None for a caller who must go on waiting."""
         for slot, reply in list(self._awaited.items()):
             if not reply.done() and (error := overdue(self._since[slot])) is not None:
                 reply.set_exception(error)
 
     def close(self, error: BaseException) -> None:
-        """Raise the error in all callers who wait for answers. Other engines may still do what was asked."""
+        """Raise the error in all callers who wait for answers. Other engines may still decide these callers' ops."""
         for reply in list(self._awaited.values()):
             if not reply.done():
                 reply.set_exception(error)

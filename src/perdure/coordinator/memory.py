@@ -17,8 +17,9 @@ from perdure.ports import LoadedRun
 class Memory:
     """The runs of this engine, their mailboxes unless they are empty, and the readiness of operations' runs.
 
-    `untaken` has the runs that a recovery has claimed and is about to take up, with their claims. While the store is
-    asked for a claim, `changed` has the runs whose state in memory has changed since; otherwise it is None.
+    `untaken` has the runs that a recovery has claimed and is about to take up, with their claims. While a request for a
+    claim is under way, `changed` has the runs whose state in memory has changed since the request was sent; otherwise
+    it is None.
     """
 
     def __init__(self) -> None:
@@ -29,7 +30,7 @@ class Memory:
         self.changed: set[str] | None = None
 
     def taken(self, run_id: str, claim: int) -> None:
-        """Note that a `Take` was decided or refused. One with an earlier claim of the run changes nothing."""
+        """Note that a `Take` was decided or refused. A `Take` with an earlier claim of the run changes nothing."""
         if self.untaken.get(run_id) == claim:
             del self.untaken[run_id]
 
@@ -51,7 +52,7 @@ class Memory:
             self.keep_mailbox(one.run.id, wait_matches.opened(one.waits, one.events))
 
     def forget(self, run_ids: Iterable[str]) -> list[str]:
-        """Remove runs from memory. Return those that were there."""
+        """Remove runs from memory. Return the ids that were in memory."""
         if self.changed is not None:
             run_ids = list(run_ids)
             self.changed.update(run_ids)
@@ -87,8 +88,8 @@ class Memory:
             self.keep_mailbox(run_id, wait_matches.opened(waits, events))
 
     def win(self, batch: Batch, committed: Committed) -> tuple[list[Deliver], list[str]]:
-        """Take over what the transaction found out. Return what this engine's runs have won, and the winners that no
-        living engine owns."""
+        """Take over the winners that the transaction found. Return the deliveries to this engine's runs, and the ids of
+        the winners that no living engine owns."""
         delivered: list[Deliver] = []
         unowned: list[str] = []
         for won in committed.won:

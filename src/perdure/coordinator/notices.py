@@ -18,7 +18,7 @@ _DETAILS_MAX_CHARS: Final = 2_000
 
 
 def todo(run: Run, hold: Hold) -> str:
-    """Return what to do about a held run. A run that is being undone cannot be cancelled any more."""
+    """Return the advice for a held run. A run that is being undone cannot be cancelled any more."""
     is_undone = run.status in (Status.CANCELLING, Status.ROLLING_BACK)
     or_cancel = "" if is_undone else ", or cancel it"
     if hold.kind == "paused":
@@ -33,7 +33,7 @@ def todo(run: Run, hold: Hold) -> str:
 
 def note_hold(run: Run, hold: Hold, audit: Audit, holds: Counter[str]) -> None:
     """Log and count a hold that is committed. It is called for every audited change of a held run, and ignores changes
-    that are no hold. `audit` is the last row of the change."""
+    that do not hold the run. `audit` is the last audit row of the change."""
     if audit.became != hold.kind:
         return
     holds[hold.kind] += 1
@@ -47,14 +47,14 @@ def note_hold(run: Run, hold: Hold, audit: Audit, holds: Counter[str]) -> None:
 
 
 def entries_of(op: Advance | Cooperate) -> str:
-    """Return what a run did, for people."""
+    """Return the entries of an op as text, for people."""
     if isinstance(op, Cooperate):
         return ", ".join(f"{row.seq} ({row.type} {row.step or ''})" for row in op.added.events)
     return ", ".join(f"{entry.seq} ({entry.kind} {entry.name})" for entry in op.entries) or "its end"
 
 
 class Stats(Struct, kw_only=True):
-    """What the coordinator has done so far."""
+    """The counters of the coordinator."""
 
     ops: int = 0
     commits: int = 0
@@ -65,8 +65,8 @@ class Stats(Struct, kw_only=True):
 
 
 class Outage:
-    """Requests of one kind that the store fails to answer. The first failure is logged and counted as an outage. The
-    next ones are not, until a request succeeds. Used on the loop only."""
+    """Requests of one kind that the store fails to answer. The first failure is logged and counted as an outage.
+    Further failures are not, until a request succeeds. Used on the loop only."""
 
     def __init__(self, request: str, counts: Counter[str] | None = None) -> None:
         self.failures = 0

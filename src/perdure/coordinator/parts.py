@@ -1,4 +1,4 @@
-"""What the modules of a coordinator share: its queue, its memory, its callers, and the listener of its commits."""
+"""The shared parts of a coordinator's modules: its queue, its memory, its callers, and the listener of its commits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from perdure.values.limits import Limits
 
 class Parts:
     """The parts of one coordinator. `seen` are runs to be woken, as they were stored a moment ago. `stopping` are runs
-    that the batch under way stops from outside. Until the engine has stopped them, no step of them begins."""
+    that the current batch stops from outside. No step of these runs begins until the engine has stopped them."""
 
     def __init__(
         self, store: Store, limits: Limits, clock: Clock, listener: CoordinatorListener, probe: Probe | None
@@ -65,7 +65,7 @@ class Parts:
         self.idle.set()
 
     def forget(self, run_ids: Iterable[str]) -> None:
-        """Drop runs whose state in memory is not the stored one, and everything that they did since."""
+        """Drop runs whose state in memory differs from the stored state, and all their uncommitted work."""
         if known := self.memory.forget(run_ids):
             self.effects.add([Drop(run_id, "the store has another state") for run_id in known])
 

@@ -16,11 +16,12 @@ class Fence(Protocol):
 
     @property
     def stopping(self) -> Container[str]:
-        """Return the runs that the batch under way stops from outside: no step of them may begin."""
+        """Return the runs that the current batch stops from outside. No step of these runs may begin."""
         ...
 
     async def check_fence(self) -> None:
-        """Find out whether this engine may still write. If it was declared dead, it has none of its runs afterwards."""
+        """Find out whether this engine may still write. If it was declared dead, it has dropped all its runs when this
+        returns."""
         ...
 
 
@@ -53,7 +54,8 @@ class CoordinatorPort(Fence, Protocol):
         ...
 
     def mailbox(self, run_id: str) -> Mailbox:
-        """Return what a run of this engine waits for and has been sent, as last committed."""
+        """Return the mailbox of a run of this engine, as last committed: the events that the run waits for and was
+        sent."""
         ...
 
 

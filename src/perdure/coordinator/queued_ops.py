@@ -37,10 +37,11 @@ class Callback:
 
 
 class Item(Struct, eq=False, gc=False):
-    """An op in the queue and its reply. `mail` is the id of the mail that brought the op, 0 if none did. `is_due` says
-    that a timer brought it. `number` counts the items of a queue in the order of arrival.
+    """An op in the queue and its reply. `mail` is the id of the mail that brought the op, or 0. `is_due` says that a
+    timer brought it. `number` counts the items of a queue in the order of arrival.
 
-    A caller from `outside` has waited since the loop's time `since`. If it has `given_up`, it got its error already."""
+    A caller from `outside` has waited since the loop's time `since`. If the caller has `given_up`, it has its error
+    already."""
 
     op: Op
     reply: asyncio.Future[Any] | Callback | None
@@ -61,7 +62,8 @@ class Item(Struct, eq=False, gc=False):
 
 
 def without_mail(items: Iterable[Item], mail_ids: Container[int], error: BaseException) -> list[Item]:
-    """Return the items without those of mail that another engine has answered: these are refused with the error."""
+    """Return the items whose mail is not in `mail_ids`. The other items are refused with the error, since another
+    engine has answered their mail."""
     kept: list[Item] = []
     for item in items:
         if item.mail in mail_ids:
@@ -72,7 +74,8 @@ def without_mail(items: Iterable[Item], mail_ids: Container[int], error: BaseExc
 
 
 def from_outside(items: list[Item], fenced: Fenced) -> list[Item]:
-    """Return the ops of callers. The engine's own ops, for runs that it no longer owns, are refused with the error."""
+    """Return the ops of callers from outside. The engine's own ops are refused with the error, since it no longer owns
+    their runs."""
     for item in items:
         if not item.outside:
             item.refuse(fenced)

@@ -1,4 +1,4 @@
-"""Recovery: going on with runs that no live engine owns: after a crash, a deploy, or a release by another engine."""
+"""Recovery: going on with runs that no living engine owns, after a crash, a deploy, or a release by another engine."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from perdure.kernel.status import Status
 from perdure.ports import Clock, LoadedRun, Store
 
 _CLAIMED_AT_ONCE = 500
-_SUSPECT_AFTER = 2  # recoveries in a row, without progress, after which a run is resumed apart from others
+_SUSPECT_AFTER = 2  # recoveries in a row without progress, after which a run is resumed separately
 _SUSPECT_POLLS = 10
 _SUSPECT_POLL_S = 0.05
 
 
 class RecoveryReport(Struct, frozen=True, kw_only=True):
-    """What a recovery found and did, in numbers of runs. `waiting` is how many runs go on soon, by a timer."""
+    """The result of a recovery, in numbers of runs. `waiting` is the number of runs that have a timer here and go on
+    soon."""
 
     engines_marked_dead: int
     resumed: int
@@ -48,12 +49,12 @@ class RecoveryListener(Protocol):
         ...
 
     def arm_deadline(self, run: Run) -> None:
-        """Let a claimed run, which is about to be taken up, end at its deadline, if it has one."""
+        """Arm the deadline timer of a claimed run that is about to be taken up, if the run has a deadline."""
         ...
 
     async def waiting(self, loaded: Sequence[LoadedRun]) -> Container[str]:
-        """Return which of these runs, which all roll back, were waiting when their engine died. Their status does not
-        say it."""
+        """Return the runs that were waiting when their engine died. All given runs are rolling back, so their status
+        does not say it."""
         ...
 
 
@@ -149,8 +150,8 @@ class Recovery:
         claiming.result()
 
     def close(self) -> None:
-        """Claim nothing more: the engine ends. Runs that the store has given it meanwhile are released when it signs
-        off, or recovered by other engines."""
+        """Claim no more runs, since the engine ends. If the store has given it runs meanwhile, the engine releases them
+        when it signs off, or other engines recover them."""
         if self._claiming is not None:
             self._claiming.cancel()
 
@@ -163,8 +164,8 @@ class Recovery:
         self._claimed += claimed
 
     async def _without_blame(self, claimed: list[LoadedRun]) -> list[LoadedRun]:
-        """Return the runs. Those that only waited when their engine died do not count as orphaned, since they cannot
-        have killed it. Raises StoreError."""
+        """Return the runs, and clear `orphaned` of the runs that only waited when their engine died: they cannot have
+        killed it. Raises StoreError."""
         doubtful = [one for one in claimed if one.orphaned and one.run.status is Status.ROLLING_BACK]
         if not doubtful:
             return claimed
@@ -193,8 +194,8 @@ class Recovery:
         )
 
     async def _one_by_one(self, suspects: list[LoadedRun]) -> None:
-        """Go on, group by group, with runs that were executing at several deaths of their process. If the process dies
-        again, the runs that are not taken up yet are not counted."""
+        """Go on, group by group, with runs that were executing when their process died several times. If the process
+        dies again, the death is not counted against the runs that were not taken up yet."""
         for group in _groups(suspects):
             await self._coordinator.submit_internal([self._take(one) for one in group])
             for _ in range(_SUSPECT_POLLS):
@@ -210,12 +211,12 @@ class Recovery:
 
 
 def _groups(suspects: list[LoadedRun]) -> Iterator[list[LoadedRun]]:
-    """Yield the runs in groups. Runs with the most recoveries come first. A run goes alone if its process died again
-    after it had become a suspect. Other runs go in groups that grow, so that many innocent runs do not wait.
+    """Yield the runs in groups. Runs with the most recoveries come first. A run is alone in its group if its process
+    died again after the run had become a suspect. The other groups grow, so that many innocent runs do not wait.
 
-    A run that goes before the culprit is blamed with it, if it is still executing. So the order among equals is
-    reversed each time: a run that was before the culprit is after it next time. From then on the culprit is alone in
-    front.
+    A run that is taken up before the culprit is blamed together with it, if the run is still executing when the process
+    dies. So the order among runs with equally many recoveries is reversed each time: a run that was before the culprit
+    comes after it the next time. From then on only the culprit has the most recoveries, and comes first.
     """
     by_age = sorted(suspects, key=lambda one: (one.run.created_at, one.run.id))
     ranks = {one.run.id: rank if one.run.recoveries % 2 else -rank for rank, one in enumerate(by_age)}

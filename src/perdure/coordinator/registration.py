@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from perdure.coordinator.caller_patience import Restarts
 from perdure.coordinator.parts import Parts
 from perdure.coordinator.queued_ops import from_outside
-from perdure.coordinator.store_requests import StoreRequests
-from perdure.coordinator.store_retries import Restarts
+from perdure.coordinator.store_retries import StoreRequests
 from perdure.errors import Fenced, StoreBroken, StoreMisconfigured
 from perdure.kernel.rows import Engine
 
@@ -16,9 +16,9 @@ log = logging.getLogger("perdure")
 
 
 class Registration:
-    """The engine as which the coordinator writes, and the number of its last batch. `unfit` is the error if a part of
-    the engine has found the store unfit. While `is_restarting`, the engine has dropped its runs, and the store cannot
-    be used."""
+    """The engine's row under which the coordinator writes, and the number of its last batch. `unfit` is the error if a
+    part of the engine has found the store unfit. While `is_restarting`, the engine has dropped its runs, and the store
+    cannot be used."""
 
     def __init__(self, parts: Parts, requests: StoreRequests) -> None:
         self._parts = parts
@@ -35,9 +35,9 @@ class Registration:
         self.number = self.engine.batch
 
     async def renew(self, error: Fenced | StoreMisconfigured) -> Fenced:
-        """Drop all runs and register anew: this engine was declared dead, or its store cannot be used as it is.
+        """Drop all runs and register again: this engine was declared dead, or its store cannot be used at present.
 
-        The engine gives up its sign of life, so that others may take the runs. Ops of callers are decided again.
+        The engine gives up its sign of life, so that other engines may take its runs. Ops of callers are decided again.
         Returns the error with which the engine's own ops are refused. Raises StoreBroken after too many attempts.
         """
         log.warning("%s; dropping %d runs and registering anew", error, len(self._parts.memory.runs))
@@ -80,8 +80,8 @@ class Registration:
         await asyncio.sleep(pause_s)
 
     async def _renew_once(self) -> None:
-        # In a store that was restored to an earlier state, the engine counts as alive: no other engine would get its
-        # runs.
+        # In a store that was restored to an earlier state, the engine counts as alive. Without this, no other engine
+        # would get its runs.
         await self._parts.store.retire(self.engine.id)
         await self.join()
 

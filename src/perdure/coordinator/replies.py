@@ -1,4 +1,4 @@
-"""Replies to callers that depend on what the commit itself found out."""
+"""Replies to callers that depend on the result of the commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def answer(item: Item, reply: Any, committed: Committed) -> None:
     if not isinstance(reply, (FromCommit, Queued)):
         item.answer(reply)
         return
-    # A second event with the same key gets the reply of the first.
+    # A second event with the same key gets the reply of the first event.
     pending = committed.refused.get(reply.event_id)
     if pending is not None and isinstance(reply, FromCommit) and reply.strict:
         message = f"nobody waits for {reply.name!r} now; leave out strict=True to have it queued"

@@ -1,8 +1,8 @@
-"""Settling a batch: its ops are decided, committed and answered, whatever the store answers to the commit.
+"""Settling a batch: its ops are decided, committed and answered, whatever the store says to the commit.
 
-After a conflict, the runs concerned are read again, and the remaining ops are decided anew. A batch that is refused for
-good is split until only the culprit is left. If a batch was committed and the answer was lost, its result is read back
-from the store.
+After a conflict, the runs concerned are read again, and the remaining ops are decided again. A batch that is refused
+for good is split until only the culprit is left. If a batch was committed and the answer was lost, its result is read
+back from the store.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from perdure.coordinator.parts import Parts
 from perdure.coordinator.queued_ops import Item, from_outside, without_mail
 from perdure.coordinator.registration import Registration
 from perdure.coordinator.replies import answer
-from perdure.coordinator.store_requests import StoreRequests
+from perdure.coordinator.store_retries import StoreRequests
 from perdure.coordinator.turns import in_turns
 from perdure.errors import (
     CommitConflict,
@@ -183,8 +183,8 @@ class Settlement:
         (item,) = items
         op = item.op
         if isinstance(op, Wake) and op.then is not None:
-            # What the run did before it was claimed is at fault. The run does the same again once it is claimed, and is
-            # held then.
+            # The store refuses the work that the run did before it was claimed. The run repeats that work once it is
+            # claimed, and is held then.
             await self.settle([Item(replace(op, then=None), item.reply, False, is_due=item.is_due)])
             return
         # Two callers may send one of these ops at the same time. The second gets the refusal, and knows what it means.
@@ -207,7 +207,8 @@ class Settlement:
             await self.settle([Item(SetHold(run_id=op.run_id, at=op.at, hold=hold), None, False)])
 
     def _without_progress(self, items: list[Item], run_ids: frozenset[str]) -> list[Item]:
-        """Return the items without what these runs did: they begin again from the store, where none of it happened."""
+        """Return the items without the progress of these runs. The runs begin again from the store, which has none of
+        that progress."""
         kept: list[Item] = []
         for item in items:
             if type(item.op) in (Advance, Append, Cooperate, Count) and item.op.run_id in run_ids:
@@ -219,8 +220,9 @@ class Settlement:
         return kept
 
     async def _reload(self, run_ids: Iterable[str], claims: Mapping[str, int]) -> None:
-        """Load runs that were just forgotten, and go on with those that this engine still owns. `claims` are the claims
-        that memory had. If a recovery has claimed a run, the recovery begins it: it must not be begun twice."""
+        """Load runs that were just dropped from memory, and go on with the runs that this engine still owns. `claims`
+        are the claims that memory had. If a recovery has claimed a run, the run is left to the recovery, so that it
+        does not begin twice."""
         found = await self._requests.read(lambda: self._store.load(list(run_ids)))
         memory = self._memory
         mine = [
@@ -240,8 +242,8 @@ class Settlement:
             self._effects.add([Begin(one.run) for one in mine])
 
     async def _recollect(self, builder: BatchBuilder) -> Committed:
-        """Read from the store what a batch found out that was committed before, without an answer. Runs that this
-        engine does not have in memory are left out."""
+        """Read the results of a commit whose answer was lost back from the store. Runs that this engine does not have
+        in memory are left out."""
         for run_id, run in builder.runs.items():
             if run.owner == self._registration.engine.id:
                 self._memory.runs[run_id] = run

@@ -1,162 +1,87 @@
-"""How long a store that does not answer is asked again, and how often an engine starts over on one that is unfit.
-
-One rule holds for all calls of engines and clients: the store is asked again until it answers, for at most
-`patience_s`. This includes the store's own waits for locks and connections, and the time that earlier requests of the
-same call have waited without an answer. Then the caller gets StoreUnavailable. The engine's own writes are sent until
-the store takes them.
-"""
+"""Requests to the store: batches are resent until their outcome is known, reads are repeated until they succeed."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections import Counter
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
-from perdure.coordinator.call_patience import Silences, call_began
 from perdure.coordinator.notices import Outage
-from perdure.errors import StoreBusy, StoreError, StoreMisconfigured, StoreUnavailable
-from perdure.ports import Store
-from perdure.values.limits import Limits
+from perdure.coordinator.parts import Parts
+from perdure.coordinator.queued_ops import Item
+from perdure.errors import OutcomeUnknown, PerdureError, StoreBusy, StoreError, StoreMisconfigured, StoreUnavailable
+from perdure.kernel.batch import Batch, Committed
 
 T = TypeVar("T")
 
-# Errors that pass, by themselves or when somebody fixes the store: the same request may succeed when it is repeated.
-PASSING: Final = (StoreBusy, StoreMisconfigured)
 
-ADVICE: Final = "see that the database is up and can be reached (perdure doctor), then ask again"
+class StoreRequests:
+    """The requests of one coordinator. Callers who wait for a request may give up meanwhile."""
 
+    def __init__(self, parts: Parts) -> None:
+        self._store = parts.store
+        self._limits = parts.limits
+        self._callers = parts.callers
+        self._stats = parts.stats
+        self._commit_outage = Outage("commit", parts.stats.outages)
+        self._read_outage = Outage("read", parts.stats.outages)
 
-class Patience:
-    """Asks the store on behalf of callers. `check` raises the reason if the engine has stopped meanwhile."""
-
-    def __init__(
-        self,
-        limits: Limits,
-        counts: Counter[str] | None = None,
-        check: Callable[[], object] = lambda: None,
-        silences: Silences | None = None,
-    ) -> None:
-        self._limits = limits
-        self._silences = silences or Silences()
-        self._check = check
-        self._outage = Outage("read", counts)
-
-    async def ask(self, request: Callable[[], Awaitable[T]], *, may_be_cut: bool = True) -> T:
-        """Make a request until the store answers it. Raises StoreUnavailable after `patience_s`, EngineStopped, and, at
-        once, store errors that do not pass. With `may_be_cut` False, a request under way is awaited to its end."""
-        limits = self._limits
-        delay = limits.resend_first_s
-        failure: StoreError | None = None
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        give_up_at = began + limits.patience_s
-        if (call := call_began.get()) is not None:
-            give_up_at -= self._silences.between(call, began)
-        patience = asyncio.timeout_at(give_up_at)
-        try:
-            async with patience:
-                while True:
-                    try:
-                        if not may_be_cut:
-                            patience.reschedule(None)
-                        answer = await request()
-                    except PASSING as error:
-                        patience.reschedule(give_up_at)
-                        self._check()
-                        failure = error
-                        self._outage.failed("a request to the store is repeated", error)
-                    except StoreError:
-                        self._check()  # If the engine has stopped, that is why the store failed.
-                        raise
-                    else:
-                        if failure is not None:
-                            self._silences.note(began, loop.time())
-                        self._outage.worked()
-                        return answer
-                    await asyncio.sleep(delay)
-                    self._check()
-                    delay = min(delay * 2, limits.resend_max_s)
-        except TimeoutError:
-            if not patience.expired():
+    async def commit(self, batch: Batch) -> Committed:
+        """Send a batch until its outcome is known. Every attempt sends the very same batch, since an earlier attempt
+        may have been committed. Raises StoreUnavailable if nothing was written and callers have given up: then the
+        batch is decided again without their ops."""
+        delay, is_unknown = self._limits.resend_first_s, False
+        while True:
+            self._callers.asking("commit")
+            try:
+                committed = await self._store.commit(batch)
+            except (StoreBusy, OutcomeUnknown) as error:
+                is_unknown = is_unknown or isinstance(error, OutcomeUnknown)
+                self._commit_outage.failed(f"batch {batch.number} is sent again until the store takes it", error)
+                self._callers.failed(error)
+                failure: StoreError = error
+            except StoreMisconfigured as error:
+                if is_unknown:
+                    self._callers.doubt(error)
                 raise
-        raise unavailable(limits.patience_s, failure) from failure
+            except StoreError:
+                self._callers.answered("commit")
+                raise
+            else:
+                self._callers.answered("commit")
+                if self._commit_outage.failures:
+                    self._commit_outage.worked()
+                return committed
+            for pause_s in (0, delay):  # Callers may give up during the pause, too.
+                await asyncio.sleep(pause_s)
+                if self._callers.has_given_up() and not is_unknown:
+                    raise StoreUnavailable(f"callers have given up: {failure}") from failure
+            self._stats.resends += 1
+            delay = min(delay * 2, self._limits.resend_max_s)
+
+    async def read(self, request: Callable[[], Awaitable[T]], items: Sequence[Item] | None = None) -> T:
+        """Repeat a request until the store answers. Callers whose ops are in `items` may give up meanwhile. They have
+        got their error when this returns."""
+        delay = self._limits.resend_first_s
+        while True:
+            self._callers.asking("read", items)
+            try:
+                answer = await request()
+            except StoreBusy as error:
+                self._read_outage.failed("a request to the store is repeated", error)
+                self._callers.failed(error)
+            except StoreMisconfigured:
+                raise
+            except PerdureError:
+                self._callers.answered("read")
+                raise
+            else:
+                self._callers.answered("read")
+                if self._read_outage.failures:
+                    self._read_outage.worked()
+                return answer
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, self._limits.resend_max_s)
 
 
-def unavailable(waited_s: float, failure: StoreError | None, *, is_unknown: bool = False) -> StoreUnavailable:
-    """Return the error for a caller who has waited this long. `is_unknown` says that the request may have been done."""
-    why = f": {failure}" if failure is not None else ""
-    written = "; what was asked for may be written nevertheless" if is_unknown else ""
-    return StoreUnavailable(f"the store did not answer for {waited_s:.0f} s{why}{written}. What to do: {ADVICE}")
-
-
-class _WrappedStore:
-    """A store whose async requests go through `ask`."""
-
-    def __init__(self, store: Store, ask: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]) -> None:
-        self._store = store
-        self._ask = ask
-
-    def __getattr__(self, name: str) -> Any:
-        request = getattr(self._store, name)
-        if name == "transact" or not inspect.iscoroutinefunction(request):
-            return request
-        ask = self._ask
-
-        async def asked(*args: Any, **options: Any) -> Any:
-            return await ask(lambda: request(*args, **options))
-
-        self.__dict__[name] = asked
-        return asked
-
-
-def patient(store: Store, patience: Patience) -> Store:
-    """Return the store for callers: each request is repeated while the store does not answer. It raises
-    StoreUnavailable where the store itself raises StoreBusy or StoreMisconfigured.
-
-    A request that was given up may be done nevertheless. So this is for requests that may be made twice."""
-    return cast(Store, _WrappedStore(store, patience.ask))
-
-
-def reporting(store: Store, report: Callable[[StoreMisconfigured], object]) -> Store:
-    """Return the store for an engine's own parts: if the store is unfit, `report` is called with the error. An engine
-    that cannot read its runs must not keep them, and its parts, which retry, would never stop retrying."""
-
-    async def ask(request: Callable[[], Awaitable[Any]]) -> Any:
-        try:
-            return await request()
-        except StoreMisconfigured as error:
-            report(error)
-            raise
-
-    return cast(Store, _WrappedStore(store, ask))
-
-
-class Restarts:
-    """How often an engine has started over in a row, and how long it waits before the next time."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._count = 0
-        self._last = 0.0
-
-    def next_pause_s(self, now: float) -> float | None:
-        """Return how long to wait before the engine registers anew; None after `restarts_max` times in a row. `now` is
-        the loop's time."""
-        limits = self._limits
-        if self._count and now - self._last > limits.restart_forget_s:
-            self._count = 0
-        if self._count >= limits.restarts_max:
-            return None
-        pause_s = min(limits.restart_first_s * 2.0**self._count, limits.restart_max_s)
-        self._count += 1
-        self._last = now + pause_s
-        return pause_s
-
-    @property
-    def count(self) -> int:
-        return self._count
-
-
-__all__ = ["ADVICE", "PASSING", "Patience", "Restarts", "call_began", "patient", "reporting", "unavailable"]
+__all__ = ["StoreRequests"]

@@ -1,8 +1,8 @@
-"""Runs that no engine owns, and when they go on. A run that is due soon has a timer; for the others the sweep is
-repeated in time.
+"""The sweep: finds the runs that no engine owns, and arms a timer for each run that is due soon.
 
-The store knows which runs these are. A timer here owns nothing: when it is due, an op finds out whether the run is
-still to be woken.
+The sweep is repeated before the other runs are due.
+
+A timer here does not own its run. When the timer is due, an op finds out whether the run must still be woken.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class DueListener(Protocol):
     """Goes on with runs that are due, and calls back when that is committed or refused."""
 
     def wake(self, run_id: str, answered: Answered) -> None:
-        """Go on with a run that has a timer that is due."""
+        """Go on with a run whose timer is due."""
         ...
 
     def expire(self, run_id: str, due_at: int, answered: Answered) -> None:
@@ -67,7 +67,7 @@ class Sweeper:
         self._is_outrun = False  # Since the last sweep, other engines have taken runs that were found due here.
         self._horizon_us = horizon_us
         self._armed: dict[tuple[str, bool], Timer] = {}
-        self._going: set[tuple[str, bool]] = set()  # reported, and not committed yet: the store still has them as due
+        self._going: set[tuple[str, bool]] = set()  # reported but not committed yet: the store still has them as due
         self._gone: set[tuple[str, bool]] = set()  # committed since the store was asked: its answer may be older
         self._overdue: set[tuple[str, bool]] = set()  # what the last sweep found, if it found as many as it could take
         self._next: Timer | None = None
@@ -111,7 +111,7 @@ class Sweeper:
         return len(self._armed)
 
     def left(self, run_id: str, due_at: int | None, deadline: bool = False) -> None:
-        """Arm a timer for a run that this engine has given up, if the run is due, or has its deadline, at a time."""
+        """Arm a timer for a run that this engine has released, if the run is due or has a deadline at a known time."""
         if due_at is None:
             return
         if due_at < self._clock.now() + self._horizon_us:
@@ -158,7 +158,7 @@ class Sweeper:
 
     @property
     def _is_crowded(self) -> bool:
-        """Whether most of what a sweep would find is being committed already."""
+        """Whether most of the runs that a sweep would find are being committed already."""
         return len(self._going) * 2 > _AT_ONCE
 
     def _look_again_at(self, when: int) -> None:

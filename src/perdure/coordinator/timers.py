@@ -1,7 +1,8 @@
 """The engine's timers: one heap, and one callback of the clock for the earliest timer.
 
-Firing is bounded per turn of the loop, and by what the engine can take. Otherwise a hundred thousand timers that are
-due together would put a hundred thousand ops into the queue, and nothing else would run meanwhile.
+The number of timers that fire is bounded: per turn of the loop, and by the room in the engine. Otherwise a hundred
+thousand timers that are due together would put a hundred thousand ops into the queue, and nothing else would run
+meanwhile.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from perdure.ports import Clock, TimerHandle
 
 log = logging.getLogger("perdure")
 
-_FIRED_PER_TURN = 64  # Each timer may run a workflow's code: together a few milliseconds.
+_FIRED_PER_TURN = 64  # Each timer may run a workflow's code. Together that takes a few milliseconds.
 _HOLES_MAX = 256
 
 
@@ -75,7 +76,8 @@ class Timers:
             asyncio.get_running_loop().call_soon(self._fire)
 
     def cancelled(self, timer: Timer) -> None:
-        """Remove a cancelled timer. The clock must not call back for it, or virtual time would jump to its due time."""
+        """Remove a cancelled timer. The clock must not call back for it: otherwise virtual time would jump to its due
+        time."""
         self._holes += 1
         if self._holes > _HOLES_MAX and self._holes * 2 > len(self._heap):
             # Most timers of steps are cancelled long before they are due.

@@ -1,4 +1,4 @@
-"""Noticing what other engines and clients do: a loop that looks after hints of the store, and regularly anyway.
+"""Noticing the work of other engines and clients: a loop looks into the store after each hint, and regularly.
 
 Hints make it quick, looking makes it certain.
 """

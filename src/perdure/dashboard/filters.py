@@ -1,6 +1,6 @@
 """The filter language of the run list: `status:failed workflow:checkout tag:tenant=acme since:2h`, or a run's id.
 
-It can say what `GET /runs` of the HTTP API has parameters for, and nothing else.
+The language has a word for each parameter of `GET /runs` in the HTTP API, and no others.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Unclear(Exception):
 
 
 class Search(Struct, frozen=True, kw_only=True):
-    """What a filter looks for: runs that match, or the run with an id."""
+    """The search that a filter describes: runs that match it, or the run with an id."""
 
     wanted: Wanted
     run_id: str | None = None
 
 
 def parsed(text: str, now: datetime) -> Search:
-    """Return the search that a filter's text means. Raises Unclear."""
+    """Return the search that a filter's text describes. Raises Unclear."""
     wanted, run_id = Wanted(), None
     for found in _WORD.finditer(text):
         key = (found[1] or "").lower()
@@ -49,7 +49,7 @@ def parsed(text: str, now: datetime) -> Search:
 
 
 def _is_like_a_key(key: str) -> bool:
-    """Whether an unknown word before a colon is more likely a misspelt key than a part of an id."""
+    """Whether an unknown word before a colon is more likely to be a misspelt key than a part of an id."""
     return len(key) <= 12
 
 

@@ -1,7 +1,7 @@
 """Forms made from JSON Schemas, and the values of forms that were filled in.
 
-Texts, numbers, choices, booleans and nested objects of a schema become fields; everything else becomes a field for
-JSON. Whether the value fits the schema is not checked here, but where the answer is stored.
+Texts, numbers, choices, booleans and nested objects of a schema become fields. Everything else becomes a field for
+JSON. This module does not check whether the value fits the schema; that is checked when the answer is stored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Field(Struct, frozen=True, kw_only=True):
     label: str
     kind: Kind
     is_required: bool
-    is_asked_for: bool  # whether the browser refuses to send the form without it
+    is_asked_for: bool  # whether the browser refuses to send the form without this field
     may_be_null: bool = False
     hint: str = ""
     default: Any = None
@@ -37,7 +37,7 @@ class Field(Struct, frozen=True, kw_only=True):
     fields: Sequence[Field] = ()
 
     def given(self, form: Form | None) -> str:
-        """Return what the field shows: what was sent before, or the default."""
+        """Return the text that the field shows: the text that was sent before, or the default."""
         if form is not None:
             return form.text(self.name)
         if not self.has_default or self.default is None:
@@ -140,13 +140,14 @@ def _label(name: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What was filled in
+# Values of forms that were filled in
 
 _LEFT_OUT: Final = msgspec.UNSET
 
 
 def value_of(field: Field, form: Form) -> Any:
-    """Return the value of a form. Raises Wrong, with the field, for one that is not a number, not JSON, or missing."""
+    """Return the value of a form. Raises Wrong, with the label of the field, if a text is not a number or not JSON, or
+    if a required field is empty."""
     found = _value(field, form)
     return None if found is _LEFT_OUT else found
 
@@ -177,7 +178,7 @@ def _value(field: Field, form: Form) -> Any:
 
 
 def _texts(field: Field, form: Form) -> list[str]:
-    """Return all that was typed in a group."""
+    """Return all texts that were typed into the fields of a group."""
     return [
         text for one in field.fields for text in (_texts(one, form) if one.kind == "group" else form.texts(one.name))
     ]

@@ -1,8 +1,8 @@
-"""Who may see the pages, and which forms are accepted.
+"""The gate: who may see the pages, and which forms are accepted.
 
-While there are no tokens, everybody on this machine may do everything, as with the API, and the actor in the audit
-trail is "dashboard". Once there are tokens, callers without a session are sent to the page to sign in. A form is
-accepted only if the browser says that a page of this server has sent it.
+While there are no tokens, everybody on this machine may do everything, as with the API. The actor in the audit trail is
+then "dashboard". Once there are tokens, callers without a session are sent to the sign-in page. A form is accepted only
+if the browser says that a page of this server has sent it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Gate:
 
     def __init__(self, renderer: Renderer, issuer: str | None = None) -> None:
         self._renderer = renderer
-        self._issuer = issuer  # of the provider that people sign in through, or None
+        self._issuer = issuer  # the issuer of the provider that people sign in through, or None
 
     def covers(self, path: str) -> bool:
         """Whether a path belongs to the dashboard."""
@@ -41,7 +41,7 @@ class Gate:
     async def identify(
         self, access: Access, scope: MutableMapping[str, Any], headers: Mapping[str, str], peer: str | None
     ) -> Caller | None:
-        """Return the caller. Raises Refused; the response to `unauthenticated` is the page to sign in."""
+        """Return the caller. Raises Refused; the response to `unauthenticated` leads to the sign-in page."""
         needs_token = await access.needs_token()
         session = session_of(headers)
         if not needs_token and (self._issuer is None or access.is_startup_session(session)):
@@ -53,7 +53,8 @@ class Gate:
         caller = await self._visitor(access, needs_token, session)
         if caller is None:
             if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") == "navigate":
-                # Somebody followed a link from another site: the browser sends the cookie once the page reloads itself.
+                # Somebody followed a link from another site, so the browser has not sent the cookie. It sends the
+                # cookie once the page reloads itself.
                 raise Refused("unauthenticated", "", {"refresh": "0"})
             raise Refused("unauthenticated", "sign in with a token")
         return caller
@@ -66,7 +67,8 @@ class Gate:
         return Caller(ACTOR, EVERYTHING, False)
 
     def refused(self, refused: Refused, scope: MutableMapping[str, Any]) -> Answer:
-        """Return the response to a request that was refused: a page, or the way to the page to sign in."""
+        """Return the response to a request that was refused: a page with the error, or a redirect to the sign-in
+        page."""
         if refused.code == "unauthenticated":
             if "refresh" in refused.headers:
                 return Answer(
@@ -84,8 +86,8 @@ _HTML: Final = {"content-type": "text/html; charset=utf-8"}
 
 
 def check_origin(headers: Mapping[str, str]) -> None:
-    """Raise Refused unless a page of this server has sent the request. The browser says so, and pages cannot change
-    what it says. A request that does not say where it comes from is refused too."""
+    """Raise Refused unless a page of this server has sent the request. The browser says so in a header that pages
+    cannot change. A request without this header is refused too."""
     if headers.get("sec-fetch-site") == "same-origin":
         return
     origin = headers.get("origin", "")
@@ -111,14 +113,14 @@ def cookie_of(headers: Mapping[str, str], name: str) -> str:
 
 
 def session_cookie(session_id: str, headers: Mapping[str, str], scheme: str) -> str:
-    """Return the header that lets a browser keep a session, or, with an empty id, forget it."""
+    """Return the cookie that makes a browser keep a session or, with an empty id, forget it."""
     lasts = int(LASTS.total_seconds()) if session_id else 0
     secure = secure_mark(headers, scheme)
     return f"{COOKIE}={session_id}; Path={PATH}; Max-Age={lasts}; HttpOnly; SameSite=Strict{secure}"
 
 
 def secure_mark(headers: Mapping[str, str], scheme: str) -> str:
-    """Return the end of a cookie for pages that are served over TLS."""
+    """Return the attribute `Secure` for a cookie if the page is served over TLS, or else an empty text."""
     is_secure = scheme == "https" or headers.get("x-forwarded-proto", "").lower() == "https"
     return "; Secure" if is_secure else ""
 
@@ -132,9 +134,9 @@ def _wanted(scope: MutableMapping[str, Any]) -> str:
 
 
 def safe_target(wanted: str) -> str:
-    """Return where to go after signing in: the wanted page if it belongs to the dashboard, or else the first page. The
-    result has only characters that a header can have."""
-    if wanted.startswith("//"):  # Browsers take what follows for a host, even after more than two slashes.
+    """Return the page to go to after signing in: the wanted page if it belongs to the dashboard, or else the first
+    page. The result has only characters that a header can have."""
+    if wanted.startswith("//"):  # Browsers read the next part as a host, even after more than two slashes.
         return PATH
     try:
         parts = urlsplit(wanted)

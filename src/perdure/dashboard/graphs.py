@@ -30,18 +30,18 @@ class Drawn(Struct, frozen=True, kw_only=True):
 
 
 class Graphs:
-    """Graphs to draw runs with, beside those that the client itself has, if it is an engine."""
+    """Graphs to draw runs with, in addition to the client's own graphs if the client is an engine."""
 
     def __init__(self, graphs: Iterable[Any]) -> None:
         self._known = {(graph.name, graph.version): graph for graph in graphs if getattr(graph, "model", "") == "graph"}
 
     def knows(self, workflow: str, version: str) -> bool:
-        """Whether there is such a graph."""
+        """Whether these graphs have one with this name and version."""
         return (workflow, version) in self._known
 
     async def drawn(self, client: AnyClient, run: RunView) -> Drawn | None:
-        """Return a picture of a run with its tokens; None if the run is not of a graph, or if no definition fits it.
-        The definition that the run was started with is tried first."""
+        """Return a picture of a run with its tokens. Return None if the run is not a run of a graph, or if no
+        definition fits it. The definition that the run was started or last retried with is tried first."""
         for graph in (None, self._known.get((run.workflow, run.workflow_version))):
             try:
                 tokens = await client.handle(run.id).tokens(graph=graph)
@@ -55,7 +55,7 @@ class Graphs:
         return None
 
     async def plain(self, workflow: str, version: str) -> Markup | None:
-        """Return a picture of a graph without a run; None if the graph is unknown, or too large for a picture."""
+        """Return a picture of a graph without a run, or None if the graph is unknown or too large for a picture."""
         graph = self._known.get((workflow, version))
         if graph is None:
             return None
@@ -67,8 +67,8 @@ class Graphs:
 
 
 def for_page(drawn: str) -> Markup:
-    """Return a picture without its own style, which the pages' security policy forbids. Its texts are escaped
-    already."""
+    """Return a picture without its own style sheet, because the security policy of the pages forbids that. The texts in
+    the picture are escaped already."""
     return Markup(_STYLE.sub("", drawn))  # noqa: S704
 
 

@@ -1,9 +1,9 @@
 """Sign-in through an OpenID Connect provider: the authorization code flow with PKCE, state and nonce.
 
-The browser that begins a sign-in keeps, in a cookie and for ten minutes, what is needed to finish it: a secret, from
-which the state, the nonce and the verifier are derived, and the page to go to. So beginning a sign-in writes nothing to
-the store, any server can finish it, and nobody can make another person's browser finish it. The store remembers the
-sign-ins that were finished, so that each can be finished once. Needs the extra `oidc`: authlib, joserfc and httpx.
+The browser that begins a sign-in keeps a cookie for ten minutes. The cookie has the page to go to, and a secret from
+which the state, the nonce and the verifier are derived. So beginning a sign-in writes nothing to the store, any server
+can finish it, and nobody can make another person's browser finish it. The store remembers finished sign-ins, so that
+each sign-in can be finished only once. This needs the extra `oidc`: authlib, joserfc and httpx.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PENDING: Final = timedelta(minutes=10)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _SECRET_BYTES: Final = 32
 _PATIENCE_S: Final = 10.0
-_KEYS_EVERY_S: Final = 60.0  # how often at most the keys are read again, for a key that is not known
+_KEYS_EVERY_S: Final = 60.0  # for an unknown key, the keys are read again at most this often
 _LEEWAY_S: Final = 60
 _TEXT_MAX: Final = 200
 # Asymmetric signatures only: no shared secrets, and never an unsigned token.
@@ -55,13 +55,16 @@ _TOO_LATE: Final = "This sign-in was begun in another browser, or too long ago. 
 @checked
 @dataclass(frozen=True, kw_only=True)
 class Oidc:
-    """An OpenID Connect provider. `redirect_uri` is https://…/ui/sign-in/oidc/callback of this server, as it is
-    registered with the provider.
+    """An OpenID Connect provider.
+
+    `redirect_uri` is the URL https://…/ui/sign-in/oidc/callback of this server, as you have registered it with the
+    provider.
 
     `scopes` maps claims to scopes: {"groups": {"ops": "operate", "admins": "admin"}, "email": {"ann@example.com":
-    "admin"}}. A claim may be a text or a list. Somebody gets all scopes that match; without any, the sign-in fails. An
-    email address counts only if the provider says that it is verified. Set `trust_unverified_email` for a provider that
-    never says so. `lasts` is how long a session is valid; a number is in seconds. Raises InvalidArguments.
+    "admin"}}. A claim may be a text or a list. A person gets all scopes that match; if no scope matches, the sign-in
+    fails. An email address counts only if the provider says that it is verified. Set `trust_unverified_email` for a
+    provider that never says so. `lasts` is how long a session is valid; a number is in seconds. Raises
+    InvalidArguments.
     """
 
     issuer: str
@@ -92,7 +95,7 @@ class Oidc:
                 )
 
     def grants(self, claims: Mapping[str, Any]) -> Grants | None:
-        """Return the scopes of somebody with these claims; None if no claim matches."""
+        """Return the scopes of a person with these claims, or None if no claim matches."""
         found: list[str] = []
         for claim, values in self.scopes.items():
             if claim == "email" and not (self.trust_unverified_email or claims.get("email_verified") is True):
@@ -106,10 +109,10 @@ class Oidc:
 
 
 class OidcProvider:
-    """Talks to the provider. The provider's metadata and keys are read when they are first needed, and kept."""
+    """Talks to the provider. It reads the provider's metadata and keys when they are first needed, and keeps them."""
 
     def __init__(self, config: Oidc) -> None:
-        if not (find_spec("authlib") and find_spec("joserfc")):  # Raised at the start, not when somebody signs in.
+        if not (find_spec("authlib") and find_spec("joserfc")):  # Raise this at the start, not when somebody signs in.
             raise Misuse("sign-in through a provider needs an extra: pip install 'perdure[oidc]'")
         self.config = config
         self._metadata: dict[str, Any] | None = None
@@ -119,7 +122,10 @@ class OidcProvider:
         self._exchanges = asyncio.Semaphore(_EXCHANGES_MAX)
 
     async def begin(self, client: AnyClient, to: str) -> tuple[str, str]:
-        """Begin a sign-in. Return where to send the browser, and the text that it has to keep. Raises NoSession."""
+        """Begin a sign-in.
+
+        Return the URL to send the browser to, and the text that the browser has to keep. Raises NoSession.
+        """
         from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
         from authlib.oauth2.rfc7636 import create_s256_code_challenge
 
@@ -139,8 +145,11 @@ class OidcProvider:
         return str(url), begun.text
 
     async def finish(self, client: AnyClient, kept: str, asked: Mapping[str, str]) -> tuple[str, str]:
-        """Finish a sign-in of a browser that comes back from the provider. Return the id of a new session, and the page
-        to go to. Raises NoSession, also if the sign-in was finished before."""
+        """Finish the sign-in of a browser that comes back from the provider.
+
+        Return the id of a new session, and the page to go to. Raises NoSession if the sign-in fails, or was finished
+        before.
+        """
         begun = _Begun.of(kept)
         state = asked.get("state", "").encode(errors="surrogateescape")
         if begun is None or not hmac.compare_digest(state, begun.made("state").encode()):
@@ -181,8 +190,8 @@ class OidcProvider:
         return await self._checked(str(given.get("id_token", "")), nonce)
 
     async def _checked(self, id_token: str, nonce: str) -> Mapping[str, Any]:
-        """Return the claims of an ID token. Raises NoSession unless the provider signed it, for this client and this
-        sign-in, and it is valid now."""
+        """Return the claims of an ID token. Raises NoSession unless the provider has signed the token for this client
+        and this sign-in, and the token is valid now."""
         from joserfc import jwt
         from joserfc.errors import JoseError
 
@@ -199,7 +208,7 @@ class OidcProvider:
             try:
                 found = jwt.decode(id_token, await self._known_keys(), algorithms=list(_ALGORITHMS))
             except (JoseError, ValueError):
-                # The provider may have signed it with a newer key than those that are known here.
+                # The provider may have signed it with a new key that is not known here yet.
                 found = jwt.decode(id_token, await self._known_keys(anew=True), algorithms=list(_ALGORITHMS))
             rules.validate(found.claims)
             if found.claims.get("azp", self.config.client_id) != self.config.client_id:
@@ -213,7 +222,7 @@ class OidcProvider:
     async def _described(self) -> dict[str, Any]:
         if self._metadata is None:
             if monotonic() - self._failed_at < _FAILED_FOR_S:
-                raise NoSession(_NO_ANSWER)  # Shortly after a failure, requests are not passed on to the provider.
+                raise NoSession(_NO_ANSWER)  # Shortly after a failure, the provider is not asked again.
             try:
                 found = await self._get(f"{self.config.issuer.rstrip('/')}/.well-known/openid-configuration")
             except NoSession:
@@ -261,9 +270,9 @@ class OidcProvider:
 
 
 class _Begun(Struct, frozen=True):
-    """A sign-in that was begun, as the browser keeps it. Only a browser that has this text can finish the sign-in: the
-    provider sees only values that are derived from the secret. The state is derived from the whole text, so no part of
-    it can be changed."""
+    """A sign-in that was begun. The browser keeps its text. Only a browser that has this text can finish the sign-in,
+    because the provider sees only values that are derived from the secret. The state is derived from the whole text, so
+    no part of the text can be changed."""
 
     secret: str
     at: int
@@ -276,7 +285,7 @@ class _Begun(Struct, frozen=True):
 
     @classmethod
     def of(cls, text: str) -> _Begun | None:
-        """Return a sign-in from its text; None if the text is not one of ours."""
+        """Return the sign-in that a text describes, or None if this class has not made the text."""
         secret, _, rest = text.partition(".")
         at, _, to = rest.partition(".")
         if len(secret) < _SECRET_BYTES or not at.isascii() or not at.isdigit() or len(at) > _DIGITS_MAX:
@@ -295,16 +304,19 @@ class _Begun(Struct, frozen=True):
 
     @property
     def ended(self) -> str:
-        """Return the id under which the store remembers that it was finished. No session has this id."""
+        """Return the id under which the store remembers that the sign-in was finished.
+
+        No session of a person has this id.
+        """
         return f"oidc-{hashlib.sha256(self.made('ended').encode()).hexdigest()}"
 
 
 def _is_safe(url: str) -> bool:
-    """Whether nobody can read on the way what is sent to a URL."""
+    """Whether nobody can read the data that is sent to this URL while it is on its way."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
-    except ValueError:  # It is not a URL.
+    except ValueError:  # The text is not a URL.
         return False
     return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))
 

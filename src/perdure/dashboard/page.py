@@ -1,8 +1,8 @@
-"""A page: a function that finds what it shows, a template of the same name, and actions.
+"""A page: a function that finds the values to show, a template of the same name, and actions.
 
-The same function and template also keep an open page up to date. Asked for as a stream of events, the address of a page
-sends those regions of the page that have changed. The id of each event has digests of what the reader has seen, so any
-server can continue after an interruption, and nothing is kept for readers.
+The same function and template also keep an open page up to date. If the address of a page is requested as a stream of
+events, the server sends the regions of the page that have changed. The id of each event has digests of the regions that
+the reader has seen. So any server can continue after an interruption, and servers keep no state for readers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Form:
         return next(iter(self._fields.get(name, ())), "")
 
     def texts(self, name: str) -> list[str]:
-        """Return all values of a field that can be sent several times."""
+        """Return all values of a field that a form can have several times."""
         return list(self._fields.get(name, ()))
 
     def has(self, name: str) -> bool:
@@ -109,7 +109,7 @@ class Visit:
 
 
 class Wrong(Exception):
-    """A form cannot be accepted: the page is shown again, with what was typed and with this message."""
+    """A form cannot be accepted. The page is shown again, with the typed values and with this message."""
 
 
 Shown = dict[str, Any]
@@ -126,13 +126,14 @@ class Action(Struct, frozen=True):
 
 
 class Page(Struct, frozen=True, kw_only=True):
-    """A page at a path below that of the dashboard. With a `title` it is in the menu. `extra` are further handlers."""
+    """A page at a path below the path of the dashboard. A page with a `title` is in the menu. `extra` are further
+    handlers."""
 
     name: str
     path: str
     show: Show
     title: str = ""
-    menu: str = ""  # the page of the menu that it belongs to, if it has no title
+    menu: str = ""  # if the page has no title: the page of the menu that it belongs to
     actions: Sequence[Action] = ()
     extra: Sequence[ControllerRouterHandler] = ()
 
@@ -186,7 +187,7 @@ def _live(page: Page, renderer: Renderer, visit: Visit, streams: Streams, seen: 
         except (PerdureError, Refused) as error:
             log.info("the live updates of a page end: %s", error)
             return None
-        # An open page must not keep the store busy: it asks for at most a quarter of the time.
+        # An open page must not keep the store busy: it queries the store for at most a quarter of the time.
         await asyncio.sleep(3 * (loop.time() - began))
         now = marks(regions)
         new = [
@@ -228,10 +229,10 @@ def _done(page: Page, action: Action, renderer: Renderer, graphs: Graphs) -> Bas
 
 
 async def form_of(request: Asked, bytes_max: int = _FORM_BYTES_MAX) -> Form:
-    """Return the form in a request. Raises Refused if there is none, or if it is too large.
+    """Return the form in a request. Raises Refused if the request has no form, or if the form is too large.
 
-    `request.form()` of Litestar is not used: it has no limit on fields, and keeps the last 1,024 forms in memory, with
-    the tokens in them."""
+    Litestar's `request.form()` is not used: it does not limit the number of fields, and it keeps the last 1,024 forms
+    in memory, with the tokens in them."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise Refused("unsupported_media_type", "this path accepts forms only")
@@ -241,7 +242,7 @@ async def form_of(request: Asked, bytes_max: int = _FORM_BYTES_MAX) -> Form:
             body += part
             if len(body) > bytes_max:
                 raise Refused("body_too_large", f"the form has more than {bytes_max} bytes")
-    except InternalServerException:  # Litestar's error for a client that went away.
+    except InternalServerException:  # Litestar's error for a client that has disconnected.
         raise Refused("invalid_request", GONE) from None
     if body.count(b"&") >= _FIELDS_MAX:
         raise Refused("invalid_request", f"the form has more than {_FIELDS_MAX} fields")

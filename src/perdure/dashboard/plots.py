@@ -1,5 +1,4 @@
-"""Plots as SVG. They are drawn by the server, because the pages load no library for it. The stylesheet has the
-colours."""
+"""Plots as SVG. The server draws them, because the pages load no library for plots. The stylesheet has the colours."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ class Window(Struct, frozen=True):
         return (self.end - self.begin) / self.buckets
 
     def index(self, when: datetime) -> int | None:
-        """Return the number of the bucket that a time is in; None if it is outside of the window."""
+        """Return the number of the bucket that a time is in, or None if the time is outside of the window."""
         if not self.begin <= when < self.end:
             return None
         return min(self.buckets - 1, int((when - self.begin) / self.bucket))

@@ -1,4 +1,4 @@
-"""Renders pages: templates, which escape everything, the filters that they share, and static files."""
+"""The renderer of pages: templates that escape everything, the filters that templates share, and static files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CSP: Final = (
 )
 HEADERS: Final[Mapping[str, str]] = {
     "content-security-policy": CSP,
-    # With a stricter policy a browser would not say where a form comes from.
+    # With a stricter policy, a browser would not say which page has sent a form.
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "vary": "accept",
@@ -132,8 +132,8 @@ class Renderer:
 
 
 def url(*parts: Any, **query: Any) -> str:
-    """Return the address of a page, with names and ids encoded. A list of pairs at the end is added to the query: there
-    a name may come several times."""
+    """Return the address of a page, with names and ids encoded. If the last part is a list of pairs, it is added to the
+    query. In that list a name may occur several times."""
     pairs = [(name, value) for name, value in query.items() if value not in (None, "")]
     if parts and isinstance(parts[-1], list):
         *parts, many = parts  # type: ignore[assignment]
@@ -143,7 +143,7 @@ def url(*parts: Any, **query: Any) -> str:
 
 
 def ago(when: datetime | None) -> Markup:
-    """Return a time that the page shows as how long ago it was, or how soon it will come."""
+    """Return markup for a time. The page shows how long ago it was, or how soon it will come."""
     if when is None:
         return Markup("–")
     text = when.strftime("%Y-%m-%d %H:%M:%S")
@@ -151,7 +151,7 @@ def ago(when: datetime | None) -> Markup:
 
 
 def at(when: datetime | None) -> Markup:
-    """Return a time with its date."""
+    """Return markup for a time with its date."""
     if when is None:
         return Markup("–")
     text = when.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
@@ -171,7 +171,8 @@ def json_line(value: Any, chars_max: int = 160) -> str:
 
 
 def short(id: str) -> str:
-    """Return an id for a list: the end of one that Perdure has made, and the whole of one that a user has chosen."""
+    """Return an id as lists show it. An id that Perdure has made is cut to its end; an id that a user has chosen stays
+    whole."""
     is_made = re.fullmatch(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", id) is not None
     return f"…{id[-8:]}" if is_made else id
 

@@ -1,9 +1,9 @@
-"""Sessions of the dashboard: one for each browser that has signed in with a valid token.
+"""Sessions of the dashboard: one for each browser that has signed in.
 
-The browser keeps a random id in a cookie, which no script can read and which only requests to the dashboard have. The
-store has the SHA-256 of the id, and who signed in. A session is bound to the secret of its token: once the secret is
-revoked, replaced or expired, the session ends with the next request. Ended sessions are removed from time to time. The
-API ignores cookies.
+The browser keeps a random id in a cookie. No script can read the cookie, and the browser sends it only to the
+dashboard. The store has the SHA-256 of the id, and who signed in. A session that was opened with a token is bound to
+the secret of the token: once the secret is revoked, replaced or expired, the session ends with the next request. Ended
+sessions are removed from time to time. The API ignores cookies.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class NoSession(Exception):
 
 
 async def open_session(client: AnyClient, token: str) -> str:
-    """Open a session for a valid token, and return its id. Raises NoSession. A crash before it returns may leave a
-    session whose id nobody has."""
+    """Open a session for a valid token, and return the session's id. Raises NoSession. If the process crashes before
+    this returns, it may leave a session whose id nobody has."""
     found = await find_token(client, token)
     if found is None:
         raise NoSession("This is not a valid token.")
@@ -53,7 +53,7 @@ def check_pages(grants: Grants) -> None:
 
 
 async def open_foreign_session(client: AnyClient, name: str, issuer: str, scopes: list[str], lasts_us: int) -> str:
-    """Open a session for somebody who has signed in through a provider, and return its id."""
+    """Open a session for a person who has signed in through a provider, and return the session's id."""
     return await _opened(client, name, {"issuer": issuer, "name": name, "scopes": scopes}, lasts_us)
 
 
@@ -65,8 +65,8 @@ async def _opened(client: AnyClient, actor: str, body: dict[str, Any], lasts_us:
 
 
 async def find_session(client: AnyClient, session_id: str, issuer: str | None = None) -> Caller | None:
-    """Return the caller of a session; None if the session has ended, if its token has changed, or if it was opened by
-    another provider than `issuer`."""
+    """Return the caller of a session. Return None if the session has ended, if its token has changed, or if it was
+    opened through another provider than `issuer`."""
     if not session_id or len(session_id) > _ID_CHARS_MAX:
         return None
     session = await client.credentials.session(_digest(session_id))
@@ -79,7 +79,7 @@ async def find_session(client: AnyClient, session_id: str, issuer: str | None = 
     if token is None:
         return None
     sha256 = session.body.get("sha256")
-    if sha256 is None:  # An earlier version of Perdure opened it, and noted the version of the token instead.
+    if sha256 is None:  # An earlier version of Perdure opened the session. It stored the token's version instead.
         sha256 = token.body["sha256"] if token.version == session.body["version"] else ""
     found = token_at(token, sha256, client.credentials.now())
     if found is None or found.wrong or found.grants.is_restricted:
@@ -88,7 +88,7 @@ async def find_session(client: AnyClient, session_id: str, issuer: str | None = 
 
 
 async def close_session(client: AnyClient, session_id: str) -> None:
-    """End a session for good. A crash leaves it open or ended. A second call changes nothing."""
+    """End a session for good. A crash leaves the session either open or ended. A second call changes nothing."""
     await client.credentials.end_session(_digest(session_id))
 
 

@@ -1,4 +1,4 @@
-"""The dashboard as the API's application gets it: its pages, its files, and its gate."""
+"""The dashboard as one object for the application of the API: its pages, its files, and its gate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ _FOREVER: Final = "public, max-age=31536000, immutable"
 
 
 class Dashboard:
-    """Pages for `create_app(pages=…)`. `graphs` are graphs to draw whose code the client itself does not have."""
+    """Pages for `create_app(pages=…)`.
+
+    `graphs` are further graphs to draw, whose code the client itself does not have.
+    """
 
     @checked
     def __init__(self, graphs: Iterable[Any] = (), oidc: Oidc | None = None) -> None:
@@ -65,8 +68,8 @@ class Dashboard:
 
 
 def _error_handler(renderer: Renderer, gate: Gate) -> Callable[[Asked, Exception], Response[Any]]:
-    """Return a handler that shows errors as pages, with the text and the status of the API's problems. It is a plain
-    function, because Litestar copies other objects that a router has."""
+    """Return a handler that shows errors as pages, with the text and the status of the API's problems. The handler is a
+    plain function, because Litestar makes copies of other objects that a router has."""
 
     def show_error(request: Asked, error: Exception) -> Response[Any]:
         if isinstance(error, Refused):
@@ -128,8 +131,8 @@ def _nothing() -> ControllerRouterHandler:
 def dashboard(graphs: Iterable[Any] = (), *, oidc: Oidc | None = None) -> Dashboard:
     """Return the dashboard, for `serving(…, pages=dashboard())` and `create_app(…, pages=dashboard())`.
 
-    `graphs` are drawn on the pages of their runs; an engine that serves draws its own graphs anyway. With `oidc` people
-    can sign in through a provider, and everybody has to sign in, even while there are no tokens.
+    `graphs` are drawn on the pages of their runs. If an engine serves the dashboard, its own graphs are drawn anyway.
+    With `oidc` people can sign in through a provider. Then everybody has to sign in, even while there are no tokens.
     """
     return Dashboard(graphs, oidc)
 

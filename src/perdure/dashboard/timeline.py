@@ -1,6 +1,6 @@
 """The timeline of a run: a lane for each entry of its journal, with idle time left out.
 
-A long time in which nothing ran is not drawn to scale: a break stands for it, and says how long it was.
+A long time in which nothing ran is not drawn to scale. It is drawn as a break, with its length as text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Lane(Struct, frozen=True, kw_only=True):
 
 
 class Timeline(Struct, frozen=True, kw_only=True):
-    """A timeline as a page shows it. `left_out` is how many lanes came before those that are drawn."""
+    """A timeline as a page shows it. `left_out` is how many earlier lanes are not drawn."""
 
     lanes: list[Lane]
     drawing: Markup
@@ -47,7 +47,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
 
 
 class _Scale:
-    """Maps times to positions: stretches that are drawn to scale, with breaks between them."""
+    """Maps times to positions. Stretches are drawn to scale, with breaks between them."""
 
     def __init__(self, busy: Sequence[tuple[datetime, datetime]], width: float) -> None:
         first, last = busy[0][0], busy[-1][1]
@@ -88,7 +88,7 @@ class _Scale:
 
 
 def timeline(entries: Sequence[EntryView], waits: Sequence[WaitView], zoom: float) -> Timeline | None:
-    """Return the timeline of a run; None if it has done nothing yet."""
+    """Return the timeline of a run, or None if the run has done nothing yet."""
     lanes = [_lane(entry) for entry in entries] + [_open(wait) for wait in waits if wait.since is not None]
     left_out = max(0, len(lanes) - LANES_MAX)
     lanes = lanes[left_out:]
@@ -157,7 +157,7 @@ def _lane(entry: EntryView) -> Lane:
 def _open(wait: WaitView) -> Lane:
     assert wait.since is not None
     is_task = wait.name.startswith("perdure.task")
-    # It has not ended yet: the bar shows only when it began.
+    # The wait has not ended yet, so the bar shows only when it began.
     return Lane(
         key=f"open.{wait.position}.{wait.name}",
         name="answer to a task" if is_task else wait.name or wait.kind,

@@ -1,4 +1,4 @@
-"""Data as words: durations, statuses, what a run waits for, why it does not continue."""
+"""Data as words: durations, statuses, the waits of a run, and the reasons why it does not continue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 class Look(Struct, frozen=True):
-    """How a status looks: a class of the stylesheet, and a sign, for people who cannot tell the colours apart."""
+    """The look of a status: a class of the stylesheet, and a sign for people who cannot tell the colours apart."""
 
     kind: str
     sign: str
@@ -77,7 +77,7 @@ def amount(number: int, one: str, many: str | None = None) -> str:
 
 
 def bytes_of(size: int) -> str:
-    """Return a number of bytes in the unit that fits it."""
+    """Return a number of bytes in the unit that fits its size."""
     value = float(size)
     for unit in ("B", "kB", "MB"):
         if value < 1_000:
@@ -91,8 +91,8 @@ def bytes_of(size: int) -> str:
 
 
 class Reason(Struct, frozen=True, kw_only=True):
-    """Something that a run waits for, in words. `run` or `event` is what it is about, and `due_at` is when it comes by
-    itself."""
+    """Something that a run waits for, in words. `run` or `event` names the run or the event that it waits for. `due_at`
+    is when the wait ends by itself."""
 
     text: str
     since: datetime | None = None
@@ -104,7 +104,8 @@ class Reason(Struct, frozen=True, kw_only=True):
 
 
 def reasons(run: RunView, waits: Sequence[WaitView], now: datetime) -> list[list[Reason]]:
-    """Return why a run does not continue. It waits for all items of the result; of each inner list, one is enough."""
+    """Return why a run does not continue. The run waits for every inner list of the result. Of each inner list, it
+    needs one item."""
     if run.status in FINISHED:
         return []
     found: list[list[Reason]] = []
@@ -131,7 +132,7 @@ def _held(kind: str, reason: str) -> str:
 
 def _stranded(run: RunView, why: str) -> Reason:
     if run.model == "operation" and run.status in (Status.CREATED, Status.ROLLING_BACK):
-        # Perhaps no engine is meant to have it.
+        # Perhaps no engine is meant to have this handler.
         does = "does" if run.status == Status.CREATED else "undoes"
         return Reason(text=f"{why}: somebody outside {does} it and says so here, or you start a worker that has it")
     return Reason(text=f"{why}: start a worker that has this workflow, and the run continues", is_alarming=True)

@@ -1,8 +1,8 @@
-"""Who the caller is, and whether it may do what it asks for.
+"""Access: who the caller of a request is, and whether it may do what it requests.
 
-A caller has a token. Until the first token is created, everybody on this machine is let in, and nobody else. A server
-may demand a start-up token for that time, which only the person who started it knows: behind a reverse proxy on this
-machine, everybody's requests would seem to come from this machine.
+A caller sends a token. Until the first token is created, the server accepts every caller on this machine, and nobody
+else. During that time a server may demand a start-up token, which only the person who started the server knows. This is
+for servers behind a reverse proxy on this machine: there, every request seems to come from this machine.
 
 The dashboard uses the same functions: `Access.identify` identifies the caller; `reads`, `operates` and `administers`
 are guards for handlers.
@@ -51,24 +51,25 @@ def new_startup_token() -> str:
 
 
 class Access:
-    """Identifies callers. Once this process has seen that there is a token, every caller needs one until the process
+    """Identifies callers. Once this process has seen that a token exists, every caller needs a token until the process
     ends."""
 
     def __init__(self, client: AnyClient, startup_token: str | None = None) -> None:
         self.client = client
         self._needs_token = False
         self._startup_token = startup_token
-        self._startup_sessions: dict[bytes, float] = {}  # when each ends, by the SHA-256 of its id; oldest first
+        self._startup_sessions: dict[bytes, float] = {}  # when a session ends, by the SHA-256 of its id; oldest first
         self._noted_at: dict[str, float] = {}  # when the use of a token was last written, by name
 
     async def needs_token(self) -> bool:
-        """Whether every caller needs a token, because one was created at some time."""
+        """Whether every caller needs a token, because a token was created at some time."""
         if not self._needs_token:
             self._needs_token = await has_tokens(self.client)
         return self._needs_token
 
     async def identify(self, headers: dict[str, str], peer: str | None) -> Caller:
-        """Return the caller of a request with these headers, from this address (None: a socket without addresses).
+        """Return the caller of a request with these headers, from the address `peer` (None for a socket without
+        addresses).
 
         Cookies are ignored, so that a page of another site cannot act in the name of its visitor. Raises Refused.
         """
@@ -88,7 +89,8 @@ class Access:
         """Whether this is the start-up token."""
         return self._startup_token is not None and _is_same(self._startup_token, shown)
 
-    # Sessions of people who have signed in with the start-up token. They end with this process, so only it knows them.
+    # Sessions of people who have signed in with the start-up token. They end with this process, so they are kept in
+    # memory.
 
     def open_startup_session(self) -> str:
         """Return the id of a new session, which the browser keeps instead of the start-up token."""
@@ -103,7 +105,7 @@ class Access:
         return self._startup_sessions.get(_digest(shown), 0.0) > monotonic()
 
     def end_startup_session(self, shown: str) -> None:
-        """End a session. An unknown one is ignored."""
+        """End a session. An unknown id is ignored."""
         self._startup_sessions.pop(_digest(shown), None)
 
     async def _by_token(self, token: str) -> Caller:
@@ -116,7 +118,7 @@ class Access:
         return Caller(found.name, found.grants, True)
 
     async def note_use(self, name: str) -> None:
-        """Write to the store that a token was used now, at most once a minute: a write per request would be too
+        """Write to the store that a token was used now, at most once a minute. A write for each request would be too
         many."""
         now = monotonic()
         if now - self._noted_at.get(name, -NOTED_EVERY_S) >= NOTED_EVERY_S:
@@ -142,8 +144,8 @@ def _unauthenticated(detail: str) -> Refused:
 
 
 def check_local(headers: dict[str, str], peer: str | None) -> None:
-    """Raise Refused unless a request comes from this machine, is meant for it, and did not pass a proxy. A host name
-    that somebody has pointed at this machine (DNS rebinding) is not accepted."""
+    """Raise Refused unless a request comes from this machine, is addressed to it, and did not pass a proxy. A foreign
+    host name that resolves to this machine (DNS rebinding) is refused."""
     is_passed_on = any(name in headers for name in _FORWARDED)
     if (peer is not None and not is_loopback(peer)) or is_passed_on or not is_loopback(_host(headers.get("host", ""))):
         raise Refused(
@@ -152,7 +154,7 @@ def check_local(headers: dict[str, str], peer: str | None) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host's name or address is one that only this machine itself can reach."""
+    """Whether only this machine itself can reach this host name or address."""
     if host.rstrip(".").lower() == "localhost":
         return True
     try:
@@ -187,8 +189,9 @@ def address_of(connection: Asking) -> str:
 
 
 async def check_again(connection: Asking) -> None:
-    """Identify and authorise the caller of a long-lasting request again. Raises as for a new request: if the token or
-    the session has ended, if its scopes have changed, or if the run is out of its reach."""
+    """Identify and authorise the caller of a long-lasting request again. Raises the errors that a new request would
+    get: if the token or the session has ended, if its scopes no longer suffice, or if the run is out of the caller's
+    reach."""
     state = connection.scope["state"]
     state["caller"] = await state[IDENTIFY]()
     await connection.route_handler.authorize_connection(connection)
@@ -202,17 +205,17 @@ def _check(connection: Asking, scope: Scope) -> None:
 
 
 def reads(connection: Asking, _handler: BaseRouteHandler) -> None:
-    """Guard a handler: the caller may read everything. Raises Refused."""
+    """Guard a handler: the caller must be allowed to read everything. Raises Refused."""
     _check(connection, Scope.READ)
 
 
 def operates(connection: Asking, _handler: BaseRouteHandler) -> None:
-    """Guard a handler: the caller may operate everything. Raises Refused."""
+    """Guard a handler: the caller must be allowed to operate everything. Raises Refused."""
     _check(connection, Scope.OPERATE)
 
 
 def administers(connection: Asking, _handler: BaseRouteHandler) -> None:
-    """Guard a handler: the caller is an administrator. Raises Refused."""
+    """Guard a handler: the caller must be an administrator. Raises Refused."""
     _check(connection, Scope.ADMIN)
 
 

@@ -1,4 +1,4 @@
-"""The address that a request is counted for: that of the connection or, behind a trusted proxy, that of the client.
+"""The address that a request is counted for: the address of the connection or, behind a trusted proxy, of the client.
 
 This address is used for rate limits only. Whether a request comes from this machine depends on the connection alone.
 """
@@ -16,12 +16,12 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _HEADER: Final = b"x-forwarded-for"
 _HOPS_MAX: Final = 20  # proxies that a request may have passed
-_IPV6_BITS: Final = 64  # The prefix that one household or machine is given: it can use every address in it.
+_IPV6_BITS: Final = 64  # A household or a machine gets a prefix of this length, and can use every address in it.
 
 
 class Proxies:
-    """The trusted proxies: addresses or networks, such as 10.0.0.7 or 10.0.0.0/8. By default none. Raises
-    InvalidArguments."""
+    """The trusted proxies: addresses or networks, such as 10.0.0.7 or 10.0.0.0/8. By default no proxy is trusted.
+    Raises InvalidArguments."""
 
     def __init__(self, trusted: Iterable[str] = ()) -> None:
         if isinstance(trusted, str):
@@ -29,15 +29,15 @@ class Proxies:
         self._trusted = tuple(_network(one) for one in trusted)
 
     def client(self, peer: str | None, headers: Sequence[tuple[bytes, bytes]]) -> str:
-        """Return the address that a request is counted for: that of the client behind trusted proxies, or else that of
-        the connection. Of an IPv6 address the first 64 bits count."""
+        """Return the address that a request is counted for: the address of the client behind trusted proxies, or else
+        the address of the connection. An IPv6 address is cut to its first 64 bits."""
         found = _address(peer or "")
         if found is None:
             return str(peer)
         if self._is_trusted(found):
             texts = b",".join(value for name, value in headers if name.lower() == _HEADER).decode("latin-1").split(",")
-            # Each proxy appends the address that has connected to it, so the rightmost ones are of the proxies next to
-            # us. Everything to the left of the first address that is not trusted may be forged.
+            # Each proxy appends the address that has connected to it, so the rightmost addresses belong to the proxies
+            # next to this server. Read from the right, everything after the first untrusted address may be forged.
             for text in texts[: -_HOPS_MAX - 1 : -1]:
                 if (said := _address(text.strip())) is None:
                     break
@@ -62,7 +62,7 @@ def _network(text: str) -> Network:
 
 
 def _address(text: str) -> Address | None:
-    """Return an address, or None. A port or a zone, which some proxies add, is left out."""
+    """Return the address in a text, or None. Some proxies add a port or a zone; these are ignored."""
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:

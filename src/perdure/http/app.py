@@ -42,9 +42,10 @@ _PAGES_OF_LITESTAR: Final = (PATH, f"{PATH}/{{path}}")  # pages in HTML that Lit
 
 
 class App:
-    """An ASGI application that serves the API and, if some were given, pages.
+    """An ASGI application that serves the API and, if it was given any, pages.
 
-    `client` carries out the requests, `access` identifies callers, `streams` are the open server-sent events.
+    `client` carries out the requests, `access` identifies callers, and `streams` has the open streams of server-sent
+    events.
     """
 
     def __init__(self, client: AnyClient, inner: Litestar, shield: Shield, access: Access, streams: Streams) -> None:
@@ -65,7 +66,7 @@ class App:
 
 
 class _Parts(Struct, frozen=True, kw_only=True):
-    """What the handlers of routes are given."""
+    """The dependencies of the route handlers."""
 
     client: AnyClient
     access: Access
@@ -90,18 +91,21 @@ def create_app(
     trusted_proxies: Iterable[str] = (),
     check_s: float = 5,
 ) -> App:
-    """Return the API as an ASGI application. A client, or an engine, that you pass must be open while the application
-    serves. For a store, or its URL, the application opens a client of its own.
+    """Return the API as an ASGI application.
+
+    If you pass a client or an engine, it must be open while the application serves. If you pass a store or its URL, the
+    application opens a client of its own.
 
     `pages` are served beside the API, such as those of `perdure.dashboard.dashboard()`. `origins` are the origins of
-    pages that may call the API (CORS); by default none. Each token, or address, may send `requests_burst` requests at
-    once and `requests_per_s` per second. `streams_max` streams may be open, `token_streams_max` of them by one token. A
-    stream ends after `stream_s_max`, and looks for changes every `poll_s`. While the store has no token, everybody on
-    this machine may do everything, unless `startup_token` is set: then they have to send it.
+    pages that may call the API (CORS); by default there are none. Each token, or each address without a token, may send
+    `requests_burst` requests at once, and `requests_per_s` per second after that. At most `streams_max` streams may be
+    open at once, at most `token_streams_max` of them for one token. A stream ends after `stream_s_max` seconds, and
+    looks for changes every `poll_s` seconds. While the store has no token, every caller on this machine may do
+    everything. If `startup_token` is set, these callers must send it.
 
-    `trusted_proxies` are addresses and networks of reverse proxies: their X-Forwarded-For names the address for which
-    failed sign-ins are counted. By default none is trusted. Every `check_s` a stream checks whether its reader may
-    still read. Raises InvalidArguments.
+    `trusted_proxies` are addresses and networks of reverse proxies. Failed sign-ins are counted for the address that
+    the X-Forwarded-For header of a trusted proxy names. By default no proxy is trusted. Every `check_s` seconds a
+    stream checks whether its reader may still read. Raises InvalidArguments.
     """
     bounds = {
         "body_bytes_max": body_bytes_max,
@@ -147,7 +151,7 @@ def _check(bounds: dict[str, float], startup_token: str | None) -> None:
 
 
 def _routes(parts: _Parts, pages: Pages | None, body_bytes_max: int, *, is_given: bool) -> Litestar:
-    """Return the application without its shield: routes, pages, and what their handlers are given."""
+    """Return the application without its shield: routes, pages, and the dependencies of their handlers."""
 
     def lifespan(_app: Litestar) -> AbstractAsyncContextManager[None]:
         return _opened(parts.client, is_given=is_given)
@@ -173,7 +177,8 @@ def _routes(parts: _Parts, pages: Pages | None, body_bytes_max: int, *, is_given
 
 @asynccontextmanager
 async def _opened(client: AnyClient, *, is_given: bool) -> AsyncGenerator[None]:
-    """Keep a client of the application's own open while it serves. A given one is opened and closed by its owner."""
+    """Keep the application's own client open while the application serves. A client that was passed in is opened and
+    closed by its owner."""
     if is_given:
         yield
         return
@@ -182,7 +187,7 @@ async def _opened(client: AnyClient, *, is_given: bool) -> AsyncGenerator[None]:
 
 
 def _forbid_unknown(app: Litestar) -> None:
-    """Say in the document that bodies may have no other fields: Litestar leaves that out."""
+    """State in the OpenAPI document that bodies may have no other fields. Litestar leaves that out."""
     schemas = app.openapi_schema.components.schemas or {}
     for body in _bodies(Body):
         if (schema := schemas.get(body.__name__)) is not None:
@@ -209,9 +214,9 @@ def _document() -> OpenAPIConfig:
 
 
 class _Named:
-    """A middleware for requests that have found their route. It restores slashes in names, and refuses changes that are
-    not JSON: a form of another page cannot send JSON without asking first (CORS). Pages check the origin of their forms
-    themselves."""
+    """A middleware for requests that have found their route. It restores slashes in names. It refuses changes whose
+    body is not JSON, because a page of another site cannot send JSON without a CORS preflight. Pages check the origin
+    of their forms themselves."""
 
     def __init__(self, pages: Pages | None, body_bytes_max: int) -> None:
         self._pages = pages
@@ -223,7 +228,7 @@ class _Named:
                 if self._is_json(scope):
                     receive = await checked_body(receive, self._body_bytes_max)
                 scope["path"] = scope["path"].replace(SLASH, "%2F")
-                # A new mapping: the router keeps the old one for the next request to the same path.
+                # This must be a new mapping: the router uses the old one again for the next request to the same path.
                 scope["path_params"] = {
                     name: value.replace(SLASH, "/") if isinstance(value, str) else value
                     for name, value in scope["path_params"].items()
@@ -233,7 +238,7 @@ class _Named:
         return named
 
     def _is_json(self, scope: Any) -> bool:
-        """Whether a request has a JSON body. Raises Refused for a change that has none."""
+        """Whether a request must have a JSON body. Raises Refused for a change whose body is not JSON."""
         if scope["path_template"] in _PAGES_OF_LITESTAR:
             raise Refused("not_found", "there is nothing at this path; /api/v1/openapi.json has all paths")
         if scope["path_template"] == _DOCUMENT:

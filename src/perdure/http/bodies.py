@@ -1,4 +1,5 @@
-"""Checks of request bodies before they are decoded: JSON that all readers understand in the same way."""
+"""Checks of request bodies before they are decoded. They accept only JSON that all readers understand in the same
+way."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ GONE: Final = "the connection was closed before all of the body had arrived"
 
 
 async def checked(receive: Receive, bytes_max: int) -> Receive:
-    """Read and check a JSON body, and return a `receive` that gives it again.
+    """Read and check a JSON body, and return a `receive` that returns the body again.
 
-    Raises Refused for a body that is too large, is not UTF-8, or has a key twice in one object: readers disagree about
-    which of the two counts, so a proxy may have checked the other one. It also raises Refused if the client goes away
-    before all of the body has arrived: anybody can cause that, so it is not an error to be logged.
+    Raises Refused for a body that is too large, is not UTF-8, or has a key twice in one object. Readers disagree about
+    which of two equal keys counts, so a proxy may have checked the value that is not used here. Raises Refused also if
+    the client disconnects before the whole body has arrived. Anybody can cause that, so it is not logged as an error.
     """
     parts: list[Any] = []
     size = 0
@@ -54,7 +55,7 @@ def _check(body: bytes) -> None:
     try:
         json.loads(text, object_pairs_hook=_keys, parse_int=_leave, parse_float=_leave)
     except (ValueError, RecursionError):
-        return  # The decoder reports what is wrong with it.
+        return  # The decoder reports what is wrong with the body.
 
 
 def _leave(text: str) -> str:

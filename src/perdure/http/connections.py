@@ -1,7 +1,7 @@
 """Limits of connections: how many may be open, and how long a request may take to arrive.
 
-Uvicorn waits without a limit for a request's head and body. So a few hundred sockets that send nothing, or a byte now
-and then, would keep everybody else out.
+Uvicorn itself waits for a request's head and body without a time limit. So a few hundred sockets that send nothing, or
+a byte now and then, would keep everybody else out.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
 class Connections:
     """The open connections of one server.
 
-    If there are too many, the connection that has waited longest for the head of its request is closed. If none waits,
-    the new one is closed: connections whose requests are being answered are never closed for others.
+    If there are too many connections, the one that has waited longest for the head of its request is closed. If no
+    connection waits, the new one is closed. A connection whose request is being answered is never closed to make room.
     """
 
     def __init__(self, limits: ConnectionLimits) -> None:
@@ -112,14 +112,16 @@ class Connections:
 
 
 class Rarely:
-    """Counts what happens, so that it can be logged once a minute."""
+    """Counts events of each kind, so that each kind can be logged once a minute."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[float, int]] = {}  # when it was last logged, and how often it has happened since
+        self._seen: dict[str, tuple[float, int]] = {}  # when a kind was last logged, and its count since
 
     def count(self, what: str) -> int | None:
-        """Count one more. Return how often it has happened since it was last logged; None if it must not be logged
-        yet."""
+        """Count one more event.
+
+        Return how often it has happened since it was last logged, or None if it must not be logged yet.
+        """
         now = monotonic()
         told_at, unreported = self._seen.get(what, (-_SAID_EVERY_S, 0))
         if now - told_at < _SAID_EVERY_S:
@@ -156,7 +158,7 @@ class _Limited(_Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        # The parser gets small pieces, so that it never holds much more of a head than the limit allows.
+        # The parser gets small pieces, so that it never keeps much more of a head in memory than the limit allows.
         for at in range(0, len(data), _PIECE_BYTES):
             self._piece_received(data[at : at + _PIECE_BYTES])
             if self.transport.is_closing():
@@ -167,7 +169,7 @@ class _Limited(_Protocol):
         super().data_received(piece)
         if self.transport.is_closing():
             return
-        cycle: Any = self.cycle  # None before the first request, against its annotation
+        cycle: Any = self.cycle  # None before the first request, although its annotation says otherwise
         is_answered = True
         if cycle is None or cycle.response_complete:
             self._enter("head")
@@ -194,7 +196,7 @@ class _Limited(_Protocol):
     def on_response_complete(self) -> None:
         conn: Any = getattr(self, "conn", None)
         if conn is not None:
-            # h11 has kept what arrived of the next request meanwhile, and parses it now, all at once.
+            # h11 has kept the bytes of the next request that arrived meanwhile. It parses them now, all at once.
             early: bytes = conn.trailing_data[0]
             bytes_max = self._connections.limits.head_bytes_max
             if len(early) > bytes_max and _HEAD_END.search(early, 0, bytes_max) is None:
@@ -255,7 +257,7 @@ def limited(base: type[asyncio.Protocol], connections: Connections) -> type[asyn
 
 
 class _Quieter(logging.Filter):
-    """Lets a message through once a minute that anybody can cause from outside."""
+    """Lets messages that anybody can cause from outside pass once a minute."""
 
     def __init__(self, noise: tuple[str, ...]) -> None:
         super().__init__()
@@ -271,7 +273,7 @@ class _Quieter(logging.Filter):
 
 @contextlib.contextmanager
 def quieter_logs() -> Generator[None]:
-    """Log messages of uvicorn and asyncio that strangers can cause once a minute, not at each try."""
+    """Limit log messages of uvicorn and asyncio that strangers can cause to one a minute."""
     filters = {logging.getLogger(name): _Quieter(noise) for name, noise in _NOISY.items()}
     for logger, quieter in filters.items():
         logger.addFilter(quieter)

@@ -1,4 +1,4 @@
-"""What handlers are given beside their parameters."""
+"""The dependencies of handlers, which they get beside their parameters."""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4"  # litestar adds the charset
 
 
 class Measures:
-    """Counts requests by method, route and status. A route is a template, so the number of series is bounded."""
+    """Counts requests by method, route and status. Routes are counted by their templates, so the number of series is
+    bounded."""
 
     def __init__(self) -> None:
         self._requests: dict[tuple[str, str, int], tuple[int, float]] = {}

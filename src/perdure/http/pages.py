@@ -26,7 +26,8 @@ class Pages(Protocol):
 
     @property
     def handlers(self) -> Sequence[ControllerRouterHandler]:
-        """The handlers of the pages. Each has a guard, as those of the API have, unless everybody may see its page."""
+        """The handlers of the pages. Each handler has a guard, as the handlers of the API do, unless everybody may see
+        its page."""
         ...
 
     def covers(self, path: str) -> bool:
@@ -36,7 +37,7 @@ class Pages(Protocol):
     async def identify(
         self, access: Access, scope: MutableMapping[str, Any], headers: Mapping[str, str], peer: str | None
     ) -> Caller | None:
-        """Return the caller; None for what everybody may see. Raises Refused."""
+        """Return the caller, or None for a page that everybody may see. Raises Refused."""
         ...
 
     def refused(self, refused: Refused, scope: MutableMapping[str, Any]) -> Answer:

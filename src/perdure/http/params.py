@@ -27,11 +27,11 @@ Hold = Literal["blocked", "paused", "poison"]
 
 
 class Body(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of a request. An unknown field is refused: it may be a misspelt one."""
+    """The body of a request. An unknown field is refused, because it may be misspelt."""
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """Which runs are selected: those that match all fields."""
+    """A selection of runs. A run is selected if it matches all fields."""
 
     workflow: str | None = None
     statuses: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ def wanted_runs(
     created_from: FromQuery[datetime | None] = None,
     created_before: FromQuery[datetime | None] = None,
 ) -> Wanted:
-    """Return the selection that the query has. Raises Refused."""
+    """Return the selection in the query parameters. Raises Refused."""
     return Wanted(
         workflow=workflow,
         statuses=tuple(status or ()),
@@ -111,7 +111,7 @@ def moment(when: datetime) -> datetime:
 
 
 def cursor_of(found: list[Any], limit: int) -> str | None:
-    """Return the cursor of the next page of things that are listed by id; None if this page is not full."""
+    """Return the cursor of the next page of a list that is ordered by id, or None if this page is not full."""
     return found[-1].id if len(found) == limit else None
 
 

@@ -1,4 +1,5 @@
-"""Headers that make requests safe: If-Match for the version that was seen, Idempotency-Key for requests sent twice."""
+"""Headers that make requests safe: If-Match names the version that the caller has seen, Idempotency-Key marks requests
+that are repeated."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def etag(version: int) -> str:
 
 
 def expected_version(if_match: str | None) -> int | None:
-    """Return the version that a change is meant for; None for any version. Raises Refused if the header is missing."""
+    """Return the version that a change is meant for, or None for any version. Raises Refused if the header is
+    missing."""
     if if_match is None:
         raise Refused("precondition_required", 'name the version to change: If-Match: "<version>", or * for any')
     text = if_match.strip()
@@ -53,15 +55,16 @@ def expected_version(if_match: str | None) -> int | None:
 
 
 def run_id_of(key: str, scope: str | None = None) -> str:
-    """Return the id of the run that is started with this key: always the same one. Keys of a scope for some runs are
-    separate from all other keys."""
+    """Return the id of the run that is started with this key. The same key always gives the same id. Keys of callers
+    whose scope is for some runs only are separate from all other keys."""
     if scope is None:
         return str(uuid.uuid5(_NAMESPACE, hashlib.sha256(key.encode()).hexdigest()))
     return str(uuid.uuid5(_SCOPED, _digest(scope, key)))
 
 
 def event_key_of(key: str | None, scope: str | None) -> str | None:
-    """Return the key that an event is sent with. Keys of a scope for some runs are separate from all other keys."""
+    """Return the key that an event is sent with. Keys of callers whose scope is for some runs only are separate from
+    all other keys."""
     return key if key is None or scope is None else f"perdure.scope:{_digest(scope, key)}"
 
 

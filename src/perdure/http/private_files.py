@@ -13,8 +13,8 @@ from perdure.errors import Misuse
 def check_private(path: Path, what: str) -> None:
     """Raise Misuse for a file that another user may read or could have written.
 
-    A file of root may be readable for its group: that is how systems give secrets to a service. Raises OSError if there
-    is no file.
+    A file of root may be readable for its group, because systems give secrets to a service in this way. Raises OSError
+    if there is no file.
     """
     if sys.platform == "win32":
         return

@@ -1,7 +1,8 @@
-"""Errors as HTTP responses: one table of codes, which has every error of Perdure.
+"""Errors as HTTP responses. One table of codes has every error of Perdure.
 
-An error is `application/problem+json` (RFC 9457) with a `code` that does not change between versions. The code is the
-name of the error's class: `run_not_found` for RunNotFound. The status is that of the nearest class in _STATUS.
+An error is `application/problem+json` (RFC 9457) with a `code` that does not change between versions. The code is made
+from the name of the error's class: `run_not_found` for RunNotFound. The status is the one that _STATUS has for the
+error's class, or for its nearest base class.
 """
 
 from __future__ import annotations
@@ -126,20 +127,20 @@ def every_error(above: type[PerdureError] = PerdureError) -> Iterator[type[Perdu
 
 
 def meanings() -> dict[str, str]:
-    """Return the meaning of each error, as the docstring of perdure.errors has it."""
+    """Return the meaning of each error, from the docstring of perdure.errors."""
     lines = re.findall(r"^[\s│├└─]*(\w+)(?: \(\w+\) +| {2,})(.+)$", errors.__doc__ or "", re.MULTILINE)
     return dict(lines)
 
 
 def table() -> list[tuple[str, int, str]]:
-    """Return every code with its status and meaning: those of the HTTP layer first."""
+    """Return every code with its status and meaning. The codes of the HTTP layer come first."""
     known = meanings()
     own = [(code, status, meaning) for code, (status, meaning) in OWN.items()]
     return own + [(code_of(error), status_of(error), known[error.__name__]) for error in every_error()]
 
 
 def problem(code: str, status: int, detail: str, about: Mapping[str, Any] | None = None) -> Problem:
-    """Return a problem. A very long detail is cut."""
+    """Return a problem. A very long `detail` is cut."""
     text = detail if len(detail) <= _DETAIL_MAX_CHARS else detail[:_DETAIL_MAX_CHARS] + "…"
     return Problem(
         type=f"urn:perdure:problem:{code}",
@@ -244,8 +245,8 @@ _CHANGING: Final = ("origin_refused", "body_too_large", "unsupported_media_type"
 
 
 def no(*why: type[PerdureError] | str, changes: bool = False) -> dict[int, ResponseSpec]:
-    """Return the error responses of a handler, for its `responses`: these, and those that any request may get.
-    `changes` adds those of requests that change something."""
+    """Return the error responses of a handler, for its `responses`: the given errors, and those that any request may
+    get. `changes` adds the errors that only requests for changes get."""
     codes: dict[int, list[str]] = {}
     for one in (*_ALWAYS, *(_CHANGING if changes else ()), *_STORE, *why):
         status, code = (OWN[one][0], one) if isinstance(one, str) else (status_of(one), code_of(one))

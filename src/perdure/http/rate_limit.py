@@ -20,13 +20,13 @@ class Pace:
         self._now = now
         self._left: OrderedDict[str, tuple[float, float]] = (
             OrderedDict()
-        )  # tokens that are left, and when that was counted
+        )  # by caller: how many tokens are left, and when that was computed
 
     def wait_s(self, caller: str) -> int:
-        """Count a request. Return 0 if it is allowed, or else after how many seconds the next one is.
+        """Count a request. Return 0 if it is allowed; otherwise return in how many seconds the next request is allowed.
 
-        A request that is not allowed is not counted. If there are too many callers, the one that has asked least
-        recently is forgotten, and has its whole burst again.
+        A request that is not allowed is not counted. If there are too many callers, the caller whose last request is
+        the oldest is forgotten. It then has its whole burst again.
         """
         now = self._now()
         left, since = self._left.pop(caller, (float(self._burst), now))

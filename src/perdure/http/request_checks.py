@@ -1,6 +1,7 @@
 """The checks that every request passes first: who the caller is, where the request comes from, how often it asks.
 
-The shield is around the application, not in it: without a token, a path that exists looks like one that does not.
+The shield is around the application, not in it. So without a token, a path that exists looks like a path that does not
+exist.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 SLASH: Final = "\ufdd0"  # stands for a slash inside a name; it is not a character, so no name contains it
 OPEN: Final = ("/health/live", "/health/ready")  # paths that need no token
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
-# Litestar keeps the last 1,024 queries in memory, each as a pair of texts per field.
+# Litestar keeps the last 1,024 queries in memory, with a pair of texts for each field, so fields are limited.
 _QUERY_FIELDS_MAX: Final = 1_100
 _STRANGERS_QUERY_BYTES_MAX: Final = 8 * 1024
 _STRANGERS_QUERY_FIELDS_MAX: Final = 100
 _ELSEWHERE: Final = ("cross-site", "same-site")
 _EXPOSED: Final = b"etag, location, retry-after, content-disposition"
-# A browser that has used TLS here uses nothing else for a year.
+# This tells a browser that has used TLS here to use nothing else for a year.
 _ONLY_TLS: Final = (b"strict-transport-security", b"max-age=31536000")
 _HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -47,8 +48,9 @@ _HEADERS: Final = (
 
 
 class Shield:
-    """An ASGI application around another one. `origins` are the origins of pages that may call the API (CORS). `pages`
-    are served here, and identify their callers themselves."""
+    """An ASGI application that checks each request before it passes it to another application. `origins` are the
+    origins of pages that may call the API (CORS). `pages` are served beside the API, and identify their callers
+    themselves."""
 
     def __init__(
         self,
@@ -126,8 +128,8 @@ class Shield:
                 log.info("%s sent %s %r: %s", caller.name, scope["method"], scope.get("raw_path"), status)
 
     async def _check(self, scope: Scope, headers: dict[str, str], origin: str | None) -> None:
-        """Store the caller in the scope, a function that identifies it again, and its address for rate limits. Raises
-        Refused."""
+        """Check a request, and store three things in its scope: the caller, a function that identifies the caller
+        again, and the address for rate limits. Raises Refused."""
         peer = scope["client"][0] if scope.get("client") else None
         scope["path"] = _path(scope)
         pages = self._pages_at(scope["path"])
@@ -143,13 +145,14 @@ class Shield:
             caller = await identify()
         except Refused as refused:
             if refused.code == "unauthenticated" and (pages is None or "cookie" in headers):
-                _keep_pace(self._strangers, f"address {address}")  # It may be a guessed token.
+                _keep_pace(self._strangers, f"address {address}")  # The request may be an attempt to guess a token.
             raise
         _check_query(scope["query_string"], is_stranger=caller is None)
         if caller is not None:
             self._check_origin(headers, origin, caller)
         scope.setdefault("state", {}).update({"caller": caller, IDENTIFY: identify, ADDRESS: address})
-        # A request without a token is not counted: behind a proxy, strangers would use up what others need to sign in.
+        # A request without a caller is not counted. Otherwise strangers behind the same proxy could use up the requests
+        # that others need to sign in.
         if caller is not None:
             _keep_pace(self._pace, f"token {caller.name}" if caller.by_token else f"address {address}")
 
@@ -157,8 +160,9 @@ class Shield:
         return self._pages if self._pages is not None and self._pages.covers(path) else None
 
     def _check_origin(self, headers: dict[str, str], origin: str | None, caller: Caller) -> None:
-        """Raise Refused for a request of a page of another site, while there are no tokens: somebody on this machine
-        may be looking at that page. With tokens no such check is needed: a browser never adds a token by itself."""
+        """Raise Refused for a request that a page of another site has sent, while there are no tokens: somebody on this
+        machine may be looking at that page. With tokens this check is not needed, because a browser never adds a token
+        by itself."""
         if caller.by_token or origin in self._origins:
             return
         if origin is not None and origin.partition("://")[2] != headers.get("host"):
@@ -196,7 +200,7 @@ def _path(scope: Scope) -> str:
     if any("\0" in text or SLASH in text for text in (*parts, query)):
         raise Refused("invalid_request", "the path or the query has a character that no name can have")
     if "" in parts[1:-1]:
-        # The router would drop the empty part, and find a page for a path that `covers` does not know.
+        # The router would drop the empty part, and then find a page for a path that `covers` has not recognised.
         raise Refused("not_found", "there is nothing at a path with an empty part")
     return "/".join(part.replace("/", SLASH) for part in parts)
 

@@ -1,10 +1,10 @@
-"""Scopes of tokens: a level, for everything, or only for the runs of a workflow or with a tag.
+"""Scopes of tokens. A scope is a level of access: for everything, or only for the runs of a workflow or with a tag.
 
     read                          read everything
     operate:workflow=checkout     operate runs of this workflow
     read:tag=tenant=acme          read runs with this tag
 
-A token may have several scopes. It may do what at least one of them allows.
+A token may have several scopes. It may do everything that at least one of them allows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Scope(StrEnum):
 
 
 class Grant(Struct, frozen=True):
-    """One scope: a level, and the workflow or the tag of the runs that it is for. Without them it is for everything."""
+    """One scope: a level, and the workflow or the tag of the runs that it is for. Without a workflow and a tag, it is
+    for everything."""
 
     level: Scope
     workflow: str | None = None
@@ -44,11 +45,11 @@ class Grant(Struct, frozen=True):
 
     @property
     def is_restricted(self) -> bool:
-        """Whether it is for some runs only."""
+        """Whether this scope is for some runs only."""
         return self.workflow is not None or self.tag is not None
 
     def covers(self, workflow: str, tags: Mapping[str, str]) -> bool:
-        """Whether it is for a run of this workflow with these tags."""
+        """Whether this scope is for a run of this workflow with these tags."""
         if self.workflow is not None:
             return workflow == self.workflow
         return self.tag is None or tags.get(self.tag[0]) == self.tag[1]
@@ -70,19 +71,20 @@ class Grants(Struct, frozen=True):
         return all(one.is_restricted for one in self.granted)
 
     def includes(self, level: Scope) -> bool:
-        """Whether they allow this level for everything."""
+        """Whether a scope allows this level for everything."""
         return any(one.level.includes(level) and not one.is_restricted for one in self.granted)
 
     def reaches(self, level: Scope) -> bool:
-        """Whether they allow this level for at least some runs."""
+        """Whether a scope allows this level for at least some runs."""
         return any(one.level.includes(level) for one in self.granted)
 
     def allows(self, level: Scope, workflow: str, tags: Mapping[str, str]) -> bool:
-        """Whether they allow this level for a run of this workflow with these tags."""
+        """Whether a scope allows this level for a run of this workflow with these tags."""
         return any(one.level.includes(level) and one.covers(workflow, tags) for one in self.granted)
 
     def parts(self, level: Scope) -> tuple[Grant, ...]:
-        """Return the scopes that allow this level for some runs, each once; none if one allows it for everything."""
+        """Return the scopes that allow this level for some runs, each once. The result is empty if a scope allows it
+        for everything."""
         if self.includes(level):
             return ()
         return tuple(dict.fromkeys(Grant(level, o.workflow, o.tag) for o in self.granted if o.level.includes(level)))

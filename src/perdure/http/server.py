@@ -1,4 +1,4 @@
-"""The server: it listens, checks that the address is safe, and serves the application."""
+"""The server. It checks that its address is safe, listens, and serves the application."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _GRACE_S = 10
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that ends streams when it stops: otherwise it would wait for them."""
+    """A uvicorn server that ends all streams when it stops. Otherwise it would wait for them."""
 
     def __init__(self, config: uvicorn.Config, app: App) -> None:
         super().__init__(config)
         self._app = app
 
     async def run_on(self, listening: socket.socket) -> None:
-        """Serve until it is asked to stop. Unlike `serve`, it installs no signal handlers."""
+        """Serve until the server is told to stop. Unlike `serve`, this installs no signal handlers."""
         await self._serve([listening])
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -44,8 +44,10 @@ class _Server(uvicorn.Server):
 
 
 async def check_bind(client: AnyClient, host: str, startup_token: str | None = None) -> str:
-    """Return who can use the API at this address, as text for the log. Raises Misuse if there is no valid token and the
-    address can be reached from other machines."""
+    """Return who can use the API at this address, as text for the log.
+
+    Raises Misuse if there is no valid token and the address can be reached from other machines.
+    """
     if await has_valid_tokens(client):
         return "every request needs a token"
     if not is_loopback(host):
@@ -71,11 +73,13 @@ async def serving(
     tls: Tls | None = None,
     **options: Any,
 ) -> AsyncGenerator[str]:
-    """Serve the API while the block runs, and give its URL. Port 0 takes any free one. `limits` bound the connections.
-    With `tls` the server uses TLS only. Other options are those of `create_app`.
+    """Serve the API while the block runs, and give its URL.
 
-    Raises Misuse if there is no valid token and `host` can be reached from other machines, or if a file of `tls` does
-    not fit; OSError if the port is taken.
+    Port 0 takes any free port. `limits` bound the connections. With `tls` the server uses TLS only. All other options
+    are passed to `create_app`.
+
+    Raises Misuse if there is no valid token and `host` can be reached from other machines, or if a file of `tls` cannot
+    be used. Raises OSError if the port is taken.
     """
     context = None if tls is None else server_context(tls)
     async with contextlib.AsyncExitStack() as stack:
@@ -92,7 +96,7 @@ async def serving(
             http=spoken if context is None else secured(spoken, connections, context),
             backlog=connections.limits.backlog_max,
             h11_max_incomplete_event_size=2 * connections.limits.head_bytes_max,  # Connections checks it more closely
-            timeout_keep_alive=connections.limits.idle_s,  # type: ignore[arg-type]  # any number will do
+            timeout_keep_alive=connections.limits.idle_s,  # type: ignore[arg-type]  # uvicorn accepts any number
             lifespan="on",
             log_config=None,
             access_log=False,
@@ -124,8 +128,11 @@ async def serving(
 async def serve(
     client_or_store: AnyClient | str | Store, *, host: str = "127.0.0.1", port: int = 8080, **options: Any
 ) -> None:
-    """Serve the API until this call is cancelled, or until the client is shut down. Options and errors are those of
-    `serving`. Raises EngineStopped if the client stops by itself because its store is broken."""
+    """Serve the API until this call is cancelled, or until the client is shut down.
+
+    The options and errors are those of `serving`. Raises EngineStopped if the client stops by itself because its store
+    is broken.
+    """
     async with contextlib.AsyncExitStack() as stack:
         client = client_or_store if isinstance(client_or_store, AnyClient) else Client(client_or_store)
         if client is not client_or_store:

@@ -1,7 +1,8 @@
 """Server-sent events: how they are written, how many streams may be open, and when they end.
 
-A stream sends something at least every few seconds, so that both sides notice when the other one is gone. It ends by
-itself after a while: a browser then connects again with the id of the last event (Last-Event-ID), and continues there.
+A stream sends something at least every few seconds, so that each side notices when the other side is gone. A stream
+ends by itself after a while. A browser then connects again with the id of the last event (Last-Event-ID), and continues
+there.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class StreamEvent(Struct, frozen=True, kw_only=True):
 
 class Streams:
     """The streams of a server: at most `streams_max` at a time, at most `token_streams_max` of one token, each for at
-    most `stream_s_max`. A stream is counted from when its request is admitted until the request has ended. Every
-    `check_s` a stream checks whether its reader may still read, and ends if not."""
+    most `stream_s_max` seconds. A stream is counted from when its request is admitted until the request has ended.
+    Every `check_s` seconds a stream checks whether its reader may still read, and ends if not."""
 
     def __init__(
         self, streams_max: int, token_streams_max: int, stream_s_max: float, poll_s: float, check_s: float = 5
@@ -51,7 +52,7 @@ class Streams:
         self._streams_max = streams_max
         self._token_streams_max = token_streams_max
         self._stream_s_max = stream_s_max
-        self._open: Counter[str] = Counter()  # by token; callers without one count as one
+        self._open: Counter[str] = Counter()  # by token; all callers without a token count as one
         self._ending = asyncio.Event()
 
     def end(self) -> None:
@@ -64,7 +65,7 @@ class Streams:
         return self._open.total()
 
     def response(self, events: AsyncIterator[StreamEvent], asking: Asking) -> Stream:
-        """Return a response that sends the events as they come. Raises Refused if too many streams are open."""
+        """Return a response that sends the events as they arrive. Raises Refused if too many streams are open."""
         caller = caller_of(asking)
         token = caller.name if caller.by_token else ""
         if self.open >= self._streams_max:
@@ -76,7 +77,8 @@ class Streams:
         return Stream(self._written(events, asking), media_type=MEDIA_TYPE, headers={"cache-control": "no-store"})
 
     def ended(self, state: dict[str, Any]) -> None:
-        """Stop counting a request's stream, if it has one. Called when the request has ended, however it ended."""
+        """Stop counting a request's stream, if it has one. The shield calls this when a request has ended, also after
+        an error."""
         token = state.pop(_PLACE, None)
         if token is not None:
             self._open[token] -= 1
@@ -121,7 +123,8 @@ class Streams:
 
 
 async def may_still_read(asking: Asking) -> bool:
-    """Whether the caller may still read. If the store does not answer, it may not: it can connect again."""
+    """Whether the caller may still read. If the store does not answer, this returns False; the caller can connect
+    again."""
     try:
         await check_again(asking)
     except (Refused, PerdureError) as error:
@@ -139,7 +142,7 @@ async def _next(events: AsyncIterator[StreamEvent]) -> StreamEvent:
 
 
 def written(event: StreamEvent) -> bytes:
-    """Return an event as it is sent. JSON has no line breaks, so its data is one line."""
+    """Return an event as it is sent. The data is JSON without line breaks, so it is one line."""
     lines = [f"event: {event.event}".encode(), b"data: " + msgspec.json.encode(event.data)]
     if event.id is not None:
         lines.insert(0, f"id: {event.id}".encode())
@@ -147,8 +150,8 @@ def written(event: StreamEvent) -> bytes:
 
 
 async def looked(look: Callable[[], Awaitable[list[StreamEvent] | None]], pause_s: float) -> AsyncIterator[StreamEvent]:
-    """Return the events that `look` finds, calling it again after each pause, until it returns None: no more will
-    come."""
+    """Return the events that `look` finds. `look` is called again after each pause, until it returns None because no
+    more events will come."""
     while (found := await look()) is not None:
         for event in found:
             yield event

@@ -1,7 +1,9 @@
-"""TLS in the server itself: certificates are checked before it listens, and handshakes count as connections.
+"""TLS in the server itself. Certificates are checked before the server listens, and sockets in a handshake count as
+connections.
 
-Uvicorn counts a connection only after its handshake, so sockets that begin one and send nothing would escape all
-limits. Here a socket counts from its first moment, and its handshake has the same time limit as the head of a request.
+Uvicorn counts a connection only after its TLS handshake. So sockets that begin a handshake and then send nothing would
+escape all limits. Here a socket counts from its first moment, and its handshake has the same time limit as the head of
+a request.
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ _CERTIFICATE: Final = "-----BEGIN CERTIFICATE-----"
 
 
 class Tls(Struct, frozen=True, kw_only=True):
-    """Files in PEM format: the server's `certificate`, followed by those of its issuers, and its `key`. With
-    `client_ca` only clients that have a certificate of one of these authorities can connect."""
+    """Files in PEM format: the server's `certificate`, followed by those of its issuers, and its `key`.
+
+    With `client_ca` only clients that have a certificate of one of these authorities can connect.
+    """
 
     certificate: str | Path
     key: str | Path
@@ -107,8 +111,8 @@ def _check_times(path: Path, text: str) -> None:
 
 
 def _validity(der: bytes) -> tuple[datetime, datetime]:
-    """Return from when and until when a certificate is valid (RFC 5280, 4.1). The validity follows the version, the
-    serial number, the algorithm and the issuer."""
+    """Return from when and until when a certificate is valid (RFC 5280, 4.1). In a certificate, the validity comes
+    after the version, the serial number, the algorithm and the issuer."""
     _, body, _ = _part(der)
     _, signed, _ = _part(body)
     tag, _, rest = _part(signed)
@@ -139,10 +143,11 @@ def _time(tag: int, text: bytes) -> datetime:
 
 
 class Handshake(asyncio.Protocol):
-    """The protocol of a socket until its handshake is over. Then uvicorn's own protocol gets the socket, as if it were
-    new.
+    """The protocol of a socket until its TLS handshake is over.
 
-    Uvicorn creates one for each connection, instead of its own protocol."""
+    Then uvicorn's own protocol gets the socket, as if it were new.
+
+    Uvicorn creates a Handshake for each connection, instead of its own protocol."""
 
     _base: type[asyncio.Protocol]
     _connections: Connections
@@ -151,7 +156,7 @@ class Handshake(asyncio.Protocol):
     def __init__(self, **options: Any) -> None:
         self._options = options
         self.transport: Any = None
-        self._task: asyncio.Task[None] | None = None  # the loop has only a weak reference
+        self._task: asyncio.Task[None] | None = None  # the event loop has only a weak reference to the task
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
@@ -194,7 +199,7 @@ class _Early(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._data.append(bytes(data))
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio names it
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio gives it this name
         self.is_lost = True
 
     def hand_over(self, transport: Any, protocol: asyncio.Protocol) -> None:

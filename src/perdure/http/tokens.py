@@ -1,9 +1,10 @@
-"""API tokens: who may use the API, for what, and until when. They are in the store, so all servers have the same ones.
+"""API tokens: who may use the API, for what, and until when. They are in the store, so all servers have the same
+tokens.
 
 A token is shown once, when it is created. The store has only the SHA-256 of its secret; the secret has 256 random bits,
-so it needs no slow hash. Each change of a token adds a version, which counts from the next request on. A rotation gives
-the token a new secret. Each former secret stays valid for the overlap that its rotation gave it, so that there is time
-to give programs the new one. A rotation without an overlap ends all former secrets at once.
+so it needs no slow hash. Each change of a token adds a version. The new version counts from the next request on. A
+rotation gives the token a new secret. Each former secret stays valid for the overlap that its rotation gave it, so that
+there is time to give the new secret to programs. A rotation without an overlap ends all former secrets at once.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ _SECRET_BYTES: Final = 32
 _MICROSECOND: Final = timedelta(microseconds=1)
 LASTS_MAX: Final = timedelta(days=36_500)
 _FORMER_MAX: Final = 10
-# Actors in the audit trail that are not tokens. A token with such a name could act in their name.
+# Actors in the audit trail that are not tokens. A token with one of these names could act in the name of that actor.
 RESERVED: Final = frozenset({"api", "cli", "dashboard", "engine", "http", "oidc", "perdure", "startup"})
 
 
 class TokenView(Struct, frozen=True, kw_only=True):
-    """A token without its secret. `made_by` is the actor that created, rotated or revoked it last, and `at` is when.
-    `used_at` is when it was last used, to the minute. Until `overlap_until` a secret from before a rotation is
-    valid."""
+    """A token without its secret.
+
+    `made_by` is the actor that created, rotated or revoked it last, and `at` is when. `used_at` is when it was last
+    used, to the minute. Until `overlap_until`, a secret from before a rotation is still valid.
+    """
 
     name: str
     scope: str  # all scopes, with commas between them
@@ -52,8 +55,10 @@ class TokenView(Struct, frozen=True, kw_only=True):
 
 
 class ShownToken(Struct, frozen=True, kw_only=True):
-    """A token that a caller has sent and whose secret is right. `wrong` says why it is not valid; it is empty if it
-    is."""
+    """A token that a caller has sent and whose secret is right.
+
+    `wrong` says why the token is not valid; it is empty for a valid token.
+    """
 
     name: str
     grants: Grants
@@ -70,8 +75,11 @@ async def make_token(
     expires: Duration | None = None,
     actor: str = "api",
 ) -> str:
-    """Create a token with one scope or several, and return it. It cannot be read again. It is valid for as long as
-    `expires` says, or until it is revoked. It replaces a token of the same name. Raises InvalidArguments."""
+    """Create a token with one scope or several, and return it with its secret.
+
+    The secret cannot be read again. The token is valid for as long as `expires` says, or until it is revoked. It
+    replaces a token of the same name. Raises InvalidArguments.
+    """
     if _NAME.fullmatch(name) is None:
         raise InvalidArguments(
             "a token's name has up to 63 lower-case letters, digits, dots and hyphens, and begins with a letter or a"
@@ -100,13 +108,15 @@ async def rotate_token(
     expires: Duration | None = None,
     actor: str = "api",
 ) -> str:
-    """Give a token a new secret, and return the token. It cannot be read again.
+    """Give a token a new secret, and return the token with it. The secret cannot be read again.
 
-    The old secret stays valid for the `overlap`, but never longer than it would have been. Secrets of earlier rotations
-    keep their own overlap. Without an overlap the old secret and all earlier ones end at once. The new secret is valid
-    for as long as `expires` says, or for as long as the old one was made for.
+    The old secret stays valid for the `overlap`, but never longer than it would have been without the rotation. Secrets
+    of earlier rotations keep their own overlap. Without an overlap, the old secret and all earlier ones end at once.
+    The new secret is valid for as long as `expires` says. By default, it is valid for as long as the old secret was
+    when it was created.
 
-    Raises RecordNotFound, and InvalidArguments if the token is revoked, or has ten former secrets that are still valid.
+    Raises RecordNotFound. Raises InvalidArguments if the token is revoked, or has ten former secrets that are still
+    valid.
     """
     overlap = span_of(overlap, "overlap")
     if overlap > LASTS_MAX:
@@ -142,12 +152,12 @@ async def revoke_token(client: AnyClient, name: str, *, actor: str = "api") -> T
 
 @checked
 async def tokens(client: AnyClient) -> list[TokenView]:
-    """Return all tokens, also revoked and expired ones, by name."""
+    """Return all tokens, including revoked and expired ones, by name."""
     return [_view(found) async for found in client.credentials.tokens()]
 
 
 async def find_token(client: AnyClient, token: str) -> ShownToken | None:
-    """Return the token that a caller has sent, valid or not; None if there is none with this secret."""
+    """Return the token that a caller has sent, valid or not. Return None if no token has this secret."""
     prefix, _, rest = token.partition("_")
     name, _, secret = rest.partition("_")
     if prefix != _PREFIX or _NAME.fullmatch(name) is None or not secret:
@@ -157,8 +167,10 @@ async def find_token(client: AnyClient, token: str) -> ShownToken | None:
 
 
 def token_at(found: TokenRecord, sha256: str, now: int) -> ShownToken | None:
-    """Return a token by the digest of its secret, as it is at a time; None if neither its secret nor a former one
-    fits."""
+    """Return a token by the digest of its secret, as it is at the time `now`.
+
+    Return None if neither its current secret nor a former one has this digest.
+    """
     body: dict[str, Any] = found.body
     is_current = hmac.compare_digest(sha256, str(body["sha256"]))
     untils = [one["until"] for one in _formers(body) if hmac.compare_digest(sha256, str(one["sha256"]))]
@@ -176,8 +188,10 @@ def token_at(found: TokenRecord, sha256: str, now: int) -> ShownToken | None:
 
 @checked
 async def has_tokens(client: AnyClient) -> bool:
-    """Whether a token was ever created. From then on every caller needs one, even if that token is revoked or
-    expired."""
+    """Whether a token was ever created.
+
+    Since then every caller needs a token, even if that token is revoked or expired.
+    """
     return await client.credentials.has_tokens()
 
 
@@ -199,8 +213,8 @@ async def _found(client: AnyClient, name: str) -> TokenRecord:
 
 
 def _formers(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the secrets from before rotations, newest first: {"sha256", "until"}. Earlier versions of Perdure wrote no
-    `earlier`, and read only `former`."""
+    """Return the secrets from before rotations, newest first, each as {"sha256", "until"}. Earlier versions of Perdure
+    wrote no `earlier`, and read only `former`."""
     former = body.get("former")
     return [] if former is None else [former, *body.get("earlier", ())]
 
@@ -238,7 +252,7 @@ def _body(grants: Grants, sha256: str, now: int, lasts_us: int | None, change: s
 
 
 def _grants(body: dict[str, Any]) -> Grants:
-    """Return the scopes of a token. Earlier versions of Perdure stored a single one."""
+    """Return the scopes of a token. Earlier versions of Perdure stored a single scope."""
     return parse_scopes(body["scopes"] if "scopes" in body else body["scope"])
 
 

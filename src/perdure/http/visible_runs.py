@@ -1,7 +1,7 @@
 """The reach of a caller whose scopes are for some runs only: which runs, tasks and artifacts it may see and change.
 
 A run that is out of reach looks like one that does not exist. The guards `reads` and `operates` of perdure.http.access
-refuse such a caller, so a route without a guard of this module is closed to it.
+refuse a caller with a scope for some runs. So a route is open to this caller only if it has a guard of this module.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Reach:
-    """What a caller may do with which runs. The checks cost nothing for a caller whose scope is for everything."""
+    """The reach of a caller: which runs it may read and operate. The checks need no query for a caller whose scope is
+    for everything."""
 
     def __init__(self, client: AnyClient, caller: Caller) -> None:
         self._client = client
@@ -59,12 +60,12 @@ class Reach:
         self.check(level, run.workflow, run.tags)
 
     async def check_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
-        """Raise Refused if the caller could not operate a run any more after it got these tags."""
+        """Raise Refused if the caller could no longer operate a run after the run gets these tags."""
         if not self._grants.includes(Scope.OPERATE):
             self.check(Scope.OPERATE, (await self._found(run_id)).workflow, tags)
 
     async def check_task(self, level: Scope, task_id: str) -> None:
-        """Check a task, as `check_run` checks a run: a task is within reach if its run is. Raises TaskNotFound,
+        """Check a task, as `check_run` checks a run. A task is within reach if its run is. Raises TaskNotFound,
         Refused."""
         self.check_some(level)
         if self._grants.includes(level):
@@ -76,7 +77,8 @@ class Reach:
             raise TaskNotFound(unknown, task_id=task_id) from None
 
     async def check_artifact(self, level: Scope, artifact_id: str) -> None:
-        """Check an artifact: it is within reach if its run is. Raises ArtifactNotFound, Refused."""
+        """Check an artifact, as `check_run` checks a run. An artifact is within reach if its run is. Raises
+        ArtifactNotFound, Refused."""
         self.check_some(level)
         if self._grants.includes(level):
             return
@@ -85,22 +87,24 @@ class Reach:
         except (RunNotFound, ArtifactNotFound):
             raise ArtifactNotFound(f"no artifact that was published has the id {artifact_id!r}") from None
 
-    # Ids and keys. Those that a caller with a scope for some runs may choose are separate from all others: it cannot
-    # find out by trying which ones others have used, and cannot take them first.
+    # Ids and keys. A caller whose scope is for some runs may choose only ids and keys that are separate from all
+    # others. So it cannot find out by trying which ids and keys others have used, and cannot take them first.
 
     def key_scope(self, workflow: str, tags: Mapping[str, str]) -> str | None:
-        """Return the scope whose keys the caller uses for such a run, as text; None if its scope is for everything."""
+        """Return the scope whose keys the caller uses for a run of this workflow with these tags, as text. Return None
+        if the caller's scope is for everything."""
         return next(iter(self._key_scopes(workflow, tags)), None)
 
     async def key_scope_of(self, run_id: str) -> str | None:
-        """Return the scope whose keys the caller uses for an existing run; None if its scope is for everything."""
+        """Return the scope whose keys the caller uses for an existing run, or None if the caller's scope is for
+        everything."""
         if self._grants.includes(Scope.OPERATE):
             return None
         run = await self._found(run_id)
         return self.key_scope(run.workflow, run.tags)
 
     def check_id(self, run_id: str, workflow: str, tags: Mapping[str, str]) -> None:
-        """Raise Refused unless the caller may choose this id for such a run."""
+        """Raise Refused unless the caller may choose this id for a run of this workflow with these tags."""
         own = [f"{scope}/" for scope in self._key_scopes(workflow, tags)]
         if own and not any(run_id.startswith(start) and run_id != start for start in own):
             raise Refused(
@@ -114,8 +118,8 @@ class Reach:
         return sorted((_key_scope(part) for part in parts if part.covers(workflow, tags)), reverse=True)
 
     async def started(self, starting: Awaitable[str], run_id: str | None) -> RunView:
-        """Return the run that the caller starts. Raises as `start`, but reveals nothing of runs and workflows out of
-        reach."""
+        """Return the run that the caller starts. Raises as `start`, but the errors reveal nothing about runs and
+        workflows that are out of reach."""
         if self._grants.includes(Scope.READ):
             return await self._found(await starting)
         try:
@@ -158,7 +162,8 @@ class Reach:
 
     @property
     def within(self) -> Within | None:
-        """Return which runs the caller may see, for queries of the store; None if it may see all."""
+        """Return which runs the caller may see, for queries of the store. Return None if the caller may see all
+        runs."""
         if self._grants.includes(Scope.READ):
             return None
         parts = self._grants.parts(Scope.READ)
@@ -188,7 +193,7 @@ def _key_scope(part: Grant) -> str:
 
 
 def _narrowed(wanted: Wanted, part: Grant) -> Wanted | None:
-    """Return the part of a selection that one scope covers; None if it covers nothing of it."""
+    """Return the part of a selection that one scope covers, or None if the scope covers no part."""
     if part.workflow is not None:
         return replace(wanted, workflow=part.workflow) if wanted.workflow in (None, part.workflow) else None
     assert part.tag is not None
@@ -234,12 +239,12 @@ async def reads_artifact(connection: Asking, _handler: BaseRouteHandler) -> None
 
 
 def reads_some(connection: Asking, _handler: BaseRouteHandler) -> None:
-    """Guard a handler that leaves out what is out of reach itself."""
+    """Guard a handler that itself leaves out everything that is out of the caller's reach."""
     reach_of(connection).check_some(Scope.READ)
 
 
 def operates_some(connection: Asking, _handler: BaseRouteHandler) -> None:
-    """Guard a handler that checks the reach of its request itself."""
+    """Guard a handler that itself checks whether the request is within the caller's reach."""
     reach_of(connection).check_some(Scope.OPERATE)
 
 

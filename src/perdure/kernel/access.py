@@ -1,7 +1,7 @@
 """Stored tokens of the HTTP API and sessions of the dashboard. They are separate from users' records.
 
-Times are microseconds since the epoch. The body of a token or a session is text that went through the codec, and opaque
-here.
+Times are microseconds since the epoch. The body of a token or a session is text that the codec has encoded. The kernel
+does not read it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from msgspec import Struct
 
 
 class StoredToken(Struct, frozen=True, kw_only=True):
-    """One version of a token: it was made, replaced, rotated or revoked. The newest counts."""
+    """One version of a token. A token gets a new version when it is made, replaced, rotated or revoked. Only the newest
+    version counts."""
 
     name: str
     version: int  # 1, 2, 3, …

@@ -1,6 +1,6 @@
-"""Artifacts as values: named results of runs, their parts, and what a commit does to them.
+"""Artifacts as values: named results of runs, their parts, and the changes that a commit makes to them.
 
-Times are microseconds since the epoch. Payloads are text that went through the codec, and opaque here.
+Times are microseconds since the epoch. Payloads are text that the codec has encoded. The kernel does not read them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from typing import Final
 
 from msgspec import Struct, field
 
-# A run that begins anew subtracts LAP from the `seq` of all that it has staged. No run has so many entries.
+# When a run continues, LAP is subtracted from the `seq` of its staged artifacts. No run has as many as LAP entries, so
+# these artifacts sort before all entries of the next life.
 LAP: Final = 2**40
 
 
@@ -37,7 +38,7 @@ class Artifact(Struct, frozen=True, kw_only=True, gc=False):
     seq: int = 0
     number: int | None = None
     state: str = "staged"  # staged | aside | published
-    version: int | None = None  # 1, 2, 3, … among those of its name; given by the store when it is published
+    version: int | None = None  # 1, 2, 3, … per name; the store sets it when it publishes the artifact
     staged_at: int
     published_at: int | None = None
     chunks: int = 0
@@ -54,9 +55,9 @@ class Chunk(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ArtifactWrites(Struct, kw_only=True):
-    """What an op, a decision or a batch does to artifacts. `fates` says, for each run, what happens to its staged
-    artifacts: they are published, set aside, removed ("gone"), or staged again. A store applies the fields in their
-    order."""
+    """The changes that an op, a decision or a batch makes to artifacts. `fates` says, for each run, what happens to its
+    staged artifacts: they are published, set aside, removed ("gone"), or staged again. A store applies the fields in
+    their order."""
 
     chunks: list[Chunk] = field(default_factory=list)
     chunks_gone: list[str] = field(default_factory=list)  # artifacts that were never completed: remove their chunks

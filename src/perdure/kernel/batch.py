@@ -1,4 +1,4 @@
-"""What one commit writes. Rows of runs and waits have their final state; journal and audit rows are appended."""
+"""The writes of one commit. Rows of runs and waits have their final state; journal and audit rows are appended."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from perdure.kernel.artifacts import ArtifactWrites
 from perdure.kernel.cooperation import Cooperation
 from perdure.kernel.events import DeadLetter, Event
 from perdure.kernel.rows import Entry, Mail, PublishedValue, StreamItem, Wait
+from perdure.kernel.runless_rows import SharedWrites
 from perdure.kernel.runs import Audit, Outcome, Run
-from perdure.kernel.shared import SharedWrites
 from perdure.kernel.status import Status
 from perdure.kernel.tasks import TaskWrites
 
@@ -26,8 +26,8 @@ class RunWrite(Struct, kw_only=True):
     `awake` is the row to write instead if the transaction finds something that this run is about to wait for. It is
     None if the run is not about to wait. `dozing` is the number of the audit row that is left out in that case.
 
-    `born`, for a new run, is the last of the batch's numbers that was given before the run was created. `is_brief` says
-    whether all changes from the stored row to this one, and to `awake`, are brief (`is_brief_change`).
+    For a new run, `born` is the last number that the batch had given to a wait or an event when the run was created.
+    `is_brief` says whether all changes from the stored row to this one, and to `awake`, are brief (`is_brief_change`).
     """
 
     run: Run
@@ -98,7 +98,7 @@ class Batch(Struct, kw_only=True):
     artifacts: ArtifactWrites | None = None
     tasks: TaskWrites | None = None
     shared: SharedWrites | None = None  # rows that belong to no run
-    cooperation: Cooperation | None = None  # messages and what happens to them
+    cooperation: Cooperation | None = None  # messages and their message events
     audit: list[Audit] = field(default_factory=list)
     mail: list[Mail] = field(default_factory=list)
     mail_done: dict[int, str] = field(default_factory=dict)  # mail id -> the answer, which goes to the mail's slot
@@ -115,14 +115,16 @@ class Won(Struct, frozen=True, kw_only=True):
 
 
 class Committed(Struct, kw_only=True):
-    """What a commit found out. `sent` has the runs that got each broadcast (empty: it is queued). `awake` are runs that
-    were not suspended after all. `spreading` are events that have not reached all waiting runs yet.
+    """The results that only the transaction can know. `sent` has the runs that got each broadcast (empty: the broadcast
+    is queued). `awake` are runs that were not suspended after all. `spreading` are events that have not reached all
+    waiting runs yet.
 
-    `taken` are the runs that the batch claimed for its engine, as they are now: other transactions may have matched
-    events to them since they were read. `notified` are winners that another living engine owns: the commit left mail
-    for that engine.
+    `taken` are the runs that the batch claimed for its engine, as they are after the commit. Other transactions may
+    have matched events to them after the coordinator read them. `notified` are winners that another living engine owns:
+    the commit left mail for that engine.
 
-    `landed` says that the batch had been committed before, so none of this is known.
+    `landed` says that the batch had been committed before. Then all other fields are empty, since this transaction did
+    nothing.
     """
 
     landed: bool = False
@@ -136,8 +138,9 @@ class Committed(Struct, kw_only=True):
 
 
 def without_reads(batch: Batch) -> list[str]:
-    """Return the runs of which need not be known any more which retained events they have read. A failed run may be
-    retried, and must not read one twice: what it has read is forgotten with the event."""
+    """Return the runs for which the store may forget which retained events they have read: all runs whose waits the
+    batch clears, except failed runs. A failed run may be retried, and must not read a retained event twice. For such a
+    run, the store forgets the reading when it removes the event."""
     failed = {run_id for run_id, write in batch.runs.items() if write.run.status is Status.FAILED}
     return [run_id for run_id in batch.waits_cleared if run_id not in failed]
 
@@ -155,7 +158,7 @@ def taken_in(batch: Batch) -> list[str]:
 
 
 def winners_elsewhere(batch: Batch, committed: Committed) -> list[str]:
-    """Return the winners whose owner may not know yet that they have won."""
+    """Return the runs that have won something here and are not part of the batch. Their owners may not know it yet."""
     return sorted({won.run_id for won in committed.won} - batch.runs.keys()) if committed.won else []
 
 
@@ -175,8 +178,9 @@ def awakened(batch: Batch, awake: set[str]) -> tuple[dict[str, RunWrite], list[A
 
 
 def outdated(batch: Batch, revisions: Mapping[str, int]) -> set[str]:
-    """Return the runs of the batch that were decided on an older state although owner, version and claim are the same:
-    a hold or a tag has changed since. `revisions` has the stored number of audit rows of each run."""
+    """Return the runs of the batch that were decided on an outdated state, although their owner, version and claim are
+    unchanged. This happens if another commit has changed a hold or a tag. `revisions` has the stored number of audit
+    rows of each run."""
     first: dict[str, int] = {}
     for row in batch.audit:
         first.setdefault(row.run_id, row.seq)

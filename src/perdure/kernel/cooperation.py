@@ -1,7 +1,7 @@
 """The rows of structured cooperation as they are stored: messages, message events, return values, handlers.
 
 The model (models/cooperation) interprets them. Times are microseconds since the epoch. Payloads, contexts, failures and
-values are text that went through the codec, and opaque here.
+values are text that the codec has encoded. The kernel does not read them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OWN_TAGS: Final = (TOKEN_TAG, APART_TAG)
 
 
 def stored_version(topic: str, version: str) -> str:
-    """Return what an operation's run has as its version: its topic, and the version of the code that began it."""
+    """Return the version to store for an operation's run: its topic, and the version of the code that began the run."""
     return f"{topic}{VERSION_SEPARATOR}{version}" if version else topic
 
 
@@ -84,8 +84,8 @@ class ReturnValueRow(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class HandlerRow(Struct, frozen=True, kw_only=True, gc=False):
-    """What is known of an operation as a handler of a topic. It is expected from its registration until somebody
-    retires it, whether an engine has its code or not."""
+    """An operation as a handler of a topic. The handler is expected from its registration until somebody retires it,
+    even while no engine has its code."""
 
     topic: str
     name: str
@@ -130,8 +130,8 @@ class ScopeRows(Struct, frozen=True, kw_only=True):
 
 class Cooperation(Struct, kw_only=True, gc=False):
     """The cooperation rows that a batch adds. Unless `registry_version` is None, the handler registry must still have
-    this version, since the emitter took from it which handlers to expect. `seen` are handlers that take a message of a
-    topic for the first time."""
+    this version, because the emitter took its expected handlers from that version. `seen` are handlers that take a
+    message of a topic for the first time."""
 
     messages: list[MessageRow] = field(default_factory=list)
     events: list[MessageEventRow] = field(default_factory=list)
@@ -164,15 +164,16 @@ class Cooperation(Struct, kw_only=True, gc=False):
 
 
 # Every row has its lineage. If each row had all ids, the size of a hierarchy would grow with the square of its depth.
-# So a long lineage has its root, the number of ids left out, and its end. The runs' parents lead to the other ids.
+# So a long lineage keeps only its root, the number of ids left out, and its end. To find the ids in between, follow the
+# runs' parents.
 
 
 def asked_from_above(runs: Iterable[OperationRow], events: Iterable[MessageEventRow]) -> tuple[set[str], list[str]]:
     """Return the ids whose cancellations and rollbacks count for these runs, and the runs whose lineage is shortened.
 
-    The first are the ids in the runs' lineages. The runs of the second have more ids above them than their lineages
-    show. `events` are the runs' own. A run that has committed, or rolls back, adds to neither: only its own parent can
-    ask it to give up."""
+    The set has the ids in the runs' lineages. The list has the runs with more ancestors than their lineages show.
+    `events` are the runs' own events. A run that has committed or rolls back adds nothing to the set or the list, since
+    only its own parent can ask it to give up."""
     settled = {event.scope for event in events if event.type in ("COMMITTED", "ROLLING_BACK")}
     near: set[str] = set()
     far: list[str] = []

@@ -20,8 +20,8 @@ from perdure.kernel.failures import Failure
 from perdure.kernel.operation_notices import NOT_NOTIFIED, Readiness
 from perdure.kernel.records import Record
 from perdure.kernel.rows import Entry, PublishedValue, StreamItem, Wait
+from perdure.kernel.runless_rows import SharedWrites
 from perdure.kernel.runs import Audit, Outcome, Run
-from perdure.kernel.shared import SharedWrites
 from perdure.kernel.status import FINISHED, Status, check_transition
 from perdure.kernel.tasks import Task, TaskWrites
 from perdure.kernel.wait_matches import EMPTY, Mailbox
@@ -30,13 +30,14 @@ Stored = tuple[tuple[Wait, ...], tuple[Event, ...]]
 
 
 class DecisionInput(Struct, frozen=True, gc=False):
-    """What a rule may need beside the run. `mailbox` is the run's. `has_code` says whether this engine has its
-    workflow. `children`, if the run is to be ended from outside, are its unfinished children that are not detached.
+    """The inputs of a rule beside the run and the op. `mailbox` is the run's mailbox. `has_code` says whether this
+    engine has the run's workflow. `children` is set if the run is to be ended from outside: its unfinished children
+    that are not detached.
 
-    `stored` are the run's waits and events as they are stored, if the mailbox may not know all of them. `task` is the
-    task to be answered or released. `readiness` is what an operation's run was notified of, and what it waits for.
-    `record` and `token` are the newest versions of the record or token that an op adds a version to. `handlers` are
-    those (topic, name) that are not retired."""
+    `stored` has the run's waits and events as they are stored. It is set if the mailbox may lack some of them. `task`
+    is the task to be answered or released. `readiness` counts the notices of an operation's run, and has the children
+    that it waits for. `record` and `token` are the newest versions of the record or token that an op adds a version to.
+    `handlers` are the handlers (topic, name) that are not retired."""
 
     mailbox: Mailbox = EMPTY
     has_code: bool = True
@@ -53,13 +54,13 @@ NO_INPUT = DecisionInput()
 
 
 class Decision(Struct, frozen=True, kw_only=True, gc=False):
-    """What a rule decided about an op. `run` is the run's new state (None: unchanged). `row` says that its row must be
+    """A rule's decision about an op. `run` is the run's new state (None: unchanged). `row` says that its row must be
     written, `guard` that its row must not have changed. `awake` is the state to write instead if the transaction finds
     what the run waits for.
 
-    `mailbox` and `readiness` are the run's new ones (None: unchanged). The engine keeps `readiness` if it owns the run.
-    `follow_ups` are ops that are decided after this one, in the same commit. `mail` are ops that the commit leaves as
-    mail.
+    `mailbox` and `readiness` are the run's new mailbox and readiness (None: unchanged). The engine keeps `readiness` if
+    it owns the run. `follow_ups` are ops that are decided after this one, in the same commit. `mail` are ops that the
+    commit leaves as mail.
     """
 
     run: Run | None = None
@@ -116,7 +117,8 @@ def move(
 def note(
     run: Run, op: ops.Op, became: str, cause: str, details: str = "", bump: bool = False, **changes: Any
 ) -> tuple[Run, tuple[Audit, ...]]:
-    """Return the run with a change that is not one of status (a hold, tags, the deadline), and the audit row."""
+    """Return the run with a change of something other than its status (a hold, tags, the deadline), and the audit
+    row."""
     noted = replace(run, version=run.version + bump, revision=run.revision + 1, updated_at=op.at, **changes)
     return noted, (audit(noted, run.status, became, op, cause, details),)
 
@@ -136,7 +138,7 @@ def audit(run: Run, was: str | None, became: str, op: ops.Op, cause: str, detail
 
 
 def mine_or_free(run: Run | None, op: ops.Op, me: str) -> Run:
-    """Return the run, if this engine owns it or nobody does. Raises RunNotFound, RunOwnedElsewhere."""
+    """Return the run, if this engine or no engine owns it. Raises RunNotFound or RunOwnedElsewhere."""
     if run is None:
         raise RunNotFound(op.run_id)
     if run.owner is not None and run.owner != me:

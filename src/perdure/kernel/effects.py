@@ -1,4 +1,4 @@
-"""Effects: what the engine does once a decision is committed. Plain values."""
+"""Effects: the actions that the engine takes once a decision is committed. Plain values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ class Begin(Struct, frozen=True, gc=False):
     """Load this run into this engine's memory: from the given input if it is new (None: from its stored journal).
 
     `is_ahead` says that the run's code ran before the run was claimed, and that its result is committed with the claim.
-    `notified` is how often an operation's run was notified since it was claimed: its rows have all of that."""
+    `notified` is the number of notices that an operation's run got since it was claimed. The run's rows contain all of
+    them."""
 
     run: Run
     input: str | None = None
@@ -22,7 +23,7 @@ class Begin(Struct, frozen=True, gc=False):
 
 
 class Proceed(Struct, frozen=True, gc=False):
-    """Do what the run's last advance asked for: the advance is committed."""
+    """Carry out the requests of the run's last advance, since the advance is committed."""
 
     run_id: str
 
@@ -35,21 +36,21 @@ class Drop(Struct, frozen=True, gc=False):
 
 
 class Finish(Struct, frozen=True, gc=False):
-    """Close this run, which has ended, and hand its outcome to the callers who wait for it."""
+    """Close this run, since it has ended, and hand its outcome to the callers who wait for it."""
 
     run: Run
     outcome: Outcome
 
 
 class Deliver(Struct, frozen=True, gc=False):
-    """Hand this run what won a position where it waits: an event, the end of the run `target`, or its timer."""
+    """Hand the winner of a position to this run: an event, the end of the run `target`, or its timer."""
 
     run_id: str
     position: str
     option: int
     event: Event | None = None
     target: str | None = None
-    outcome: tuple[Run, Outcome] | None = None  # the target's, if it is known
+    outcome: tuple[Run, Outcome] | None = None  # the outcome of the target, if it is known
 
 
 class Rearm(Struct, frozen=True, gc=False):
@@ -59,7 +60,8 @@ class Rearm(Struct, frozen=True, gc=False):
 
 
 class Examine(Struct, frozen=True, gc=False):
-    """Find out from the rows of this held run of an operation what can be done with it without its code."""
+    """Read the rows of this held run of an operation, to find out what an engine can do with the run without its
+    code."""
 
     run: Run
 

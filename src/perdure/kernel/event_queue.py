@@ -1,8 +1,8 @@
 """The queue of a run's unread events of one name, in the order of sending. Pure.
 
 A run's state before a batch is kept until the batch is committed, so nothing here is changed in place. Events are in
-blocks: adding or taking one copies its block and the list of blocks, not fifty thousand events. The first search for an
-event by some fields makes an index by these fields.
+blocks: adding or taking an event copies its block and the list of blocks, and not all events, which may be fifty
+thousand. The first search by some fields builds an index by these fields.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Block(Struct, frozen=True, gc=False):
 
 
 class Unread(Struct, frozen=True, gc=False):
-    """All unread events of one name. There is at least one. `expires_at` is when the first of them expires, or earlier.
-    `indexes` has the indexes that were needed so far, each with all events that have its fields."""
+    """All unread events of one name: at least one event. `expires_at` is never later than the time at which the first
+    of them expires. `indexes` has the indexes that were needed so far, each with all events that have its fields."""
 
     blocks: tuple[Block, ...]
     count: int
@@ -53,7 +53,7 @@ def of(events: list[Placed]) -> Unread | None:
 
 
 def added(unread: Unread | None, place: int, event: Event) -> Unread:
-    """Return it with one more event, which was sent last."""
+    """Return the queue with one more event, which was sent last."""
     one: tuple[Placed, ...] = ((place, event),)
     expires_at = event.expires_at
     if unread is None:
@@ -66,7 +66,7 @@ def added(unread: Unread | None, place: int, event: Event) -> Unread:
 
 
 def restored(unread: Unread | None, place: int, event: Event) -> Unread:
-    """Return it with one more event, at its place in the order of sending."""
+    """Return the queue with one more event, at its place in the order of sending."""
     if unread is None or unread.blocks[-1].events[-1][0] < place:
         return added(unread, place, event)
     index = bisect_left(unread.blocks, place, key=_last_place)
@@ -132,8 +132,8 @@ def _less(indexes: dict[Shape, Index], gone: Iterable[Placed]) -> dict[Shape, In
 
 
 def without(unread: Unread, place: int) -> Unread | None:
-    """Return it without the event at this place; None if that was the last one. `expires_at` may be too early then,
-    never too late."""
+    """Return the queue without the event at this place, or None if no event is left. `expires_at` may then be too
+    early, but is never too late."""
     index = bisect_left(unread.blocks, place, key=_last_place)
     if index == len(unread.blocks):
         return unread
@@ -150,10 +150,10 @@ def without(unread: Unread, place: int) -> Unread | None:
 
 
 def without_ids(unread: Unread, ids: set[str]) -> Unread | None:
-    """Return it without the events that have one of these ids. Ids that are found are removed from `ids`.
+    """Return the queue without the events that have one of these ids. Ids that are found are removed from `ids`.
 
-    The search begins with the earliest event and ends when all ids are found, since the events that are read were
-    mostly sent first."""
+    The search begins with the earliest event, since the events that a run reads were mostly sent first. It ends when
+    all ids are found."""
     blocks: list[Block] = []
     gone: list[Placed] = []
     for index, block in enumerate(unread.blocks):
@@ -173,7 +173,7 @@ def without_ids(unread: Unread, ids: set[str]) -> Unread | None:
 
 
 def without_expired(unread: Unread, now: int) -> Unread | None:
-    """Return it without the events that have expired at a time."""
+    """Return the queue without the events that have expired at the time `now`."""
     if unread.expires_at > now:
         return unread
     left = _of([block if block.expires_at > now else _block(_unexpired(block, now)) for block in unread.blocks])

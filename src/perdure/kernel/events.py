@@ -1,7 +1,7 @@
 """Events and dead letters as they are stored. Times are microseconds since the epoch; values are JSON text, and opaque.
 
-Which wait gets an event is decided in rules/delivery.py and rules/broadcasts.py, and what becomes of events that a run
-has not read when it ends in rules/unread_events.py.
+rules/delivery.py and rules/broadcasts.py decide which wait gets an event. rules/unread_events.py decides what happens
+to the events that a run has not read when it ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Event(Struct, frozen=True, kw_only=True, gc=False):
 
     id: str
     name: str
-    value: str = ""  # JSON, through the codec
+    value: str = ""  # JSON, encoded by the codec
     fields: Mapping[str, str] = field(default_factory=dict)  # the fields that waits can choose by, as JSON
     run_id: str | None = None
     shared: bool = False
@@ -54,7 +54,7 @@ class DeadLetter(Struct, frozen=True, kw_only=True):
 
     @property
     def reason(self) -> str:
-        """Why the reader could not read the event; empty if the target ended first."""
+        """The reason why the reader could not read the event; empty if the target ended first."""
         return self.status.removeprefix(_MISFIT) if self.status.startswith(_MISFIT) else ""
 
 

@@ -1,4 +1,4 @@
-"""Exceptions as values: what is stored of the exception of a failed step or run."""
+"""Exceptions as values: the stored form of the exception of a failed step or run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ class Attempt(Struct, frozen=True, omit_defaults=True):
 
 class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An exception as data. `type` is `module:qualname`. `args` is None if the exception's arguments have no JSON form.
-    `state` has those attributes that have one. `native` is what Python's own exceptions keep elsewhere (errno,
-    filename). `partial` says that something could not be stored. `members` are those of an exception group.
+    `state` has the attributes that have a JSON form. `native` has the built-in fields of Python's own exceptions
+    (errno, filename). `partial` says that something could not be stored. `members` are the exceptions of an exception
+    group.
 
     `entry` is the completion number of the journal entry that failed, so that a retry knows where to go on. `where`
-    says, for people, in which branch of a graph it happened.
+    tells people in which branch of a graph the exception was raised.
     """
 
     type: str
@@ -40,7 +41,7 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def text(self) -> str:
-        """The message, and where it happened if that is known."""
+        """The message, and the branch of the graph if it is known."""
         return f"{self.message} ({self.where})" if self.where else self.message
 
 

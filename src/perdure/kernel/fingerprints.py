@@ -1,7 +1,7 @@
 """The fingerprints of code that did not fit a blocked run, as one text.
 
-A hold has the fingerprint of all code that was tried since the run last made progress. Code in the list is not tried
-again. So engines whose code does not fit do not pass the run back and forth.
+A hold has the fingerprints of all code that was tried since the run last made progress. Code whose fingerprint is in
+the list is not tried again. So engines whose code does not fit do not pass the run back and forth.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ KEPT_MAX: Final = 64  # The oldest fingerprints are dropped: their deployments a
 
 
 def tried_too(tried: str, fingerprint: str) -> str:
-    """Return the list with one more fingerprint. An empty fingerprint makes an empty list: then only a person can lift
-    the hold."""
+    """Return the list with one more fingerprint. If the fingerprint is empty, return an empty list: then only a person
+    can lift the hold."""
     if not fingerprint:
         return ""
     others = [one for one in tried.split() if one != fingerprint]

@@ -34,8 +34,8 @@ def check_entry(entry: Entry) -> None:
 
 
 def damage_to_run(run: Run) -> Damage | None:
-    """Return why nothing can be decided about a run as it is stored: its row cannot be read, or its fields contradict
-    each other. None if nothing is wrong."""
+    """Return the damage of a run's stored row, or None if the row is sound. A row is damaged if it cannot be read, or
+    if its fields contradict each other. Then nothing can be decided about the run."""
     if isinstance(run.hold, Damage):
         return run.hold
     for name in _TIMES:
@@ -50,7 +50,7 @@ def damage_to_run(run: Run) -> Damage | None:
 
 
 def damage_to_wait(wait: Wait) -> Damage | None:
-    """Return what is wrong with a stored wait. None if nothing is."""
+    """Return the damage of a stored wait, or None if the wait is sound."""
     if wait.kind == "timer" and wait.due_at is None:
         return damaged("waits", wait.run_id, "due_at", None, "the time of a timer")
     for name, at in (("due_at", wait.due_at), ("since", wait.since)):

@@ -1,7 +1,8 @@
 """Lineages: the ids from the root emission of a hierarchy down to a run, which name the run's ancestors.
 
-A root emission has [r], a run that handles it [r, a], a child of that run [r, a, b]. A lineage that another one begins
-with is that of an ancestor. The rows of a run, and the emissions of its steps, have the run's lineage.
+A root emission has the lineage [r], a run that handles it has [r, a], and a child of that run has [r, a, b]. If one
+lineage is the beginning of another, it belongs to an ancestor. The rows of a run, and the emissions of its steps, have
+the run's lineage.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from perdure.kernel.lives import without_life
+from perdure.kernel.continuation_counts import without_life
 
 Lineage = tuple[str, ...]
 
@@ -32,12 +33,14 @@ def read_origin(origin: str) -> tuple[str, Lineage]:
 
 
 def read_lineage(text: str) -> Lineage:
-    """Return the lineage from its stored text. Rows from before lineages were shortened are read too."""
+    """Return the lineage from its stored text. Rows of older versions, which did not shorten lineages, can be read
+    too."""
     return shortened(tuple(text.split("/")))
 
 
 def shortened(lineage: Lineage) -> Lineage:
-    """Return the lineage. A long one is shortened to its root, "+n" for n ids that are left out, and its last ids."""
+    """Return the lineage, shortened if it is long: to its root, "+n" for the n ids that are left out, and its last
+    ids."""
     if len(lineage) <= LINEAGE_WHOLE_MAX or is_shortened(lineage):
         return lineage
     return (lineage[0], f"+{len(lineage) - 1 - LINEAGE_END}", *lineage[-LINEAGE_END:])
@@ -48,7 +51,7 @@ def is_shortened(lineage: Lineage) -> bool:
 
 
 def extended(lineage: Lineage, id: str) -> Lineage:
-    """Return the lineage of a child. Equal lineages have equal children, whether they were read or made."""
+    """Return the lineage of a child. The result is the same for a lineage read from a row and for one made here."""
     if not is_shortened(lineage):
         return shortened((*lineage, id))
     return (lineage[0], f"+{int(lineage[1]) + 1}", *lineage[3:], id)
@@ -60,7 +63,7 @@ def depth_of(lineage: Lineage) -> int:
 
 
 class Kinship:
-    """The ancestors and descendants among lineages. A long lineage does not contain all ids, so they are found from
+    """The ancestors and descendants among lineages. A shortened lineage lacks some ids, so ancestors are found from
     parent to parent."""
 
     def __init__(self, lineages: Iterable[Lineage]) -> None:
@@ -87,7 +90,7 @@ class Kinship:
 
 
 def covers(upper: Lineage, lower: Lineage) -> bool:
-    """Return whether `upper` is `lower` or an ancestor of it. Neither may be a shortened lineage."""
+    """Return whether `upper` is `lower` or an ancestor of `lower`. No shortened lineage may be passed."""
     return lower[: len(upper)] == upper
 
 
@@ -97,5 +100,5 @@ def is_root_run(lineage: Lineage) -> bool:
 
 
 def is_run(lineage: Lineage) -> bool:
-    """Return whether a lineage is that of a run. A lineage of one id is that of a root emission."""
+    """Return whether a lineage belongs to a run. A lineage of one id belongs to a root emission."""
     return len(lineage) > 1

@@ -1,6 +1,6 @@
 """Mail between engines: ops for runs that another engine owns, and the answers, as JSON.
 
-An answer is what the owner would have returned to its own caller: a reply, or an error that the sender raises.
+An answer has the reply that the owner would have returned to a caller of its own, or an error, which the sender raises.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""The notices that an operation's run has got, counted: whether it may suspend, end, or go on after one of them.
+"""Counts of the notices to an operation's run.
+
+They decide whether the run may suspend or end, and whether a notice wakes it.
 
 Which children a run waits for is decided in models/cooperation/readiness.py.
 
-The value is beside the run in the memory of its owner, and ops change it. It is not stored: an engine that claims a run
-reads all its rows before the run writes anything, and every notice is about rows. So each claim begins with an empty
-value.
+The owner keeps this value in memory, beside the run, and ops change it. It is not stored. Every notice is about stored
+rows, and an engine that claims a run reads all its rows before the run writes anything. So each claim begins with an
+empty value.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ ASK: Final = "ask"  # the run, or a run above it, is to give up
 UNDO: Final = "undo"  # the run is to be undone
 JOIN: Final = "join"  # a handler may handle what the run waits for
 STOP: Final = "stop"  # the operation that called the run gives up
-FENCE: Final = "fence"  # nothing: the answer shows that the run's owner has decided all that was sent to it before
+FENCE: Final = "fence"  # no news: the answer shows that the run's owner has decided all earlier ops
 
 
 class Awaited(Struct, frozen=True, gc=False):
-    """A set of children. Removing one is cheap, since a run with ten thousand children removes one after the other:
-    `left` has a bit for each child that is left, at the child's place."""
+    """A set of children. Removing a child is cheap, since a run may remove ten thousand children one by one: `left` has
+    a bit for each child that is left, at the child's place."""
 
     places: Mapping[str, int]
     left: int
@@ -47,11 +49,11 @@ NOBODY: Final = Awaited({}, 0)
 
 
 class Readiness(Struct, frozen=True, gc=False):
-    """What an operation's run was notified of under this `claim`.
+    """The notices that an operation's run got under this `claim`, and the children that it waits for.
 
     `notified` counts the notices. `asked_at` is the number of the last notice that asked the run to give up, and
-    `undone_at` that of the last one that asked for its rollback (0: none did). `awaited` are the children that a
-    suspended run needs before it can go on. Without any, every notice wakes it.
+    `undone_at` is the number of the last notice that asked for its rollback (0: no notice did). `awaited` are the
+    children whose end a suspended run needs before it can go on. If there are none, every notice wakes the run.
     """
 
     claim: int = 0
@@ -61,11 +63,11 @@ class Readiness(Struct, frozen=True, gc=False):
     awaited: Awaited = NOBODY
 
     def since(self, claim: int) -> Readiness:
-        """Return what is known of the run under this claim."""
+        """Return this readiness, or an empty one if it belongs to another claim."""
         return self if self.claim == claim else Readiness(claim)
 
     def after(self, kind: str, child: str) -> Readiness:
-        """Return the readiness after one more notice. `child` is the child that has ended, if one has."""
+        """Return the readiness after one more notice. `child` is the id of the child that has ended, or ""."""
         notified = self.notified + 1
         awaited = self.awaited.without(child) if child and self.awaited.left else self.awaited
         asked_at = notified if kind in (ASK, STOP) else self.asked_at
@@ -77,7 +79,8 @@ class Readiness(Struct, frozen=True, gc=False):
         return kind != NEWS or not child or not self.awaited.left
 
     def awaiting(self, children: Iterable[str]) -> Readiness:
-        """Return the readiness of a run that suspends until these children have ended, or (without any) goes on."""
+        """Return the readiness of a run that suspends until these children have ended. Without children, it is the
+        readiness of a run that goes on, or that every notice wakes."""
         return Readiness(self.claim, self.notified, self.asked_at, self.undone_at, Awaited.of(children))
 
 

@@ -31,10 +31,11 @@ class Op(Struct, frozen=True, kw_only=True, tag=True, gc=False):
 
 
 class Start(Op, frozen=True, kw_only=True, gc=False):
-    """Create a run. `admit` starts it on this engine at once; otherwise it waits as `created` to be claimed.
+    """Create a run. With `admit`, this engine starts it at once; otherwise the run is `created` until an engine claims
+    it.
 
-    `fresh` says that the id was just made, so the store is not asked whether it is in use. `admitted_at`, which the
-    coordinator sets, is when the workflow's own time begins: the op may have waited in the inbox since `at`.
+    `fresh` says that the id was just made, so the store is not asked whether it is in use. The coordinator sets
+    `admitted_at`, the time at which the workflow's own time begins: the op may have waited in the inbox since `at`.
     """
 
     workflow: str
@@ -58,8 +59,8 @@ class Start(Op, frozen=True, kw_only=True, gc=False):
 class End(Struct, frozen=True, kw_only=True, gc=False):
     """How a run's code ended: `succeeded` with an output or `failed` with a failure.
 
-    If it has never waited for something durable (`has_waited` is False), it has no waits to clear. If it has staged no
-    artifacts (`has_staged` is False), it has none to publish.
+    If the run has never waited for something durable (`has_waited` is False), it has no waits to clear. If it has
+    staged no artifacts (`has_staged` is False), it has no artifacts to publish.
     """
 
     status: Status
@@ -69,8 +70,8 @@ class End(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Continuation(Struct, frozen=True, kw_only=True, gc=False):
-    """What a run continues as: the same run, with another input and perhaps another workflow, and no history. `origin`
-    says what the run was started as (see lives.py)."""
+    """The call that a run continues as: the same run, with another input and perhaps another workflow, and no history.
+    `origin` names the call that the run was started as (see continuation_counts.py)."""
 
     workflow: str
     workflow_version: str
@@ -79,16 +80,17 @@ class Continuation(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Advance(Op, frozen=True, kw_only=True, gc=False):
-    """Store what a live run did: entries, waits that came and went, and perhaps its end. The op is dropped unless
-    `claim` is still the run's.
+    """Store the progress of a live run: its new entries, its opened and closed waits, and perhaps its end. The op is
+    dropped if the run's claim is no longer `claim`.
 
-    - `idle`: nothing of the run is running now. It waits only for what is durable
-    - `events_read`: the ids of events that the run was handed; `rejected` are those that it could not read
+    - `idle`: nothing of the run is executing now. The run has only durable waits
+    - `events_read`: the ids of events that the run was handed; `rejected` are the events that it could not read
     - `read_ahead`: the ids of events that the run has read without waiting, since they had been sent to it before
-    - `consumed`: the runs whose failure the run was handed
+    - `consumed`: the runs whose failures were handed to this run
     - `starts`: the run's new children; `cancels` are the children that it no longer waits for
     - `undo`: how many compensations the run has registered
-    - `published` and `stream_items`: what the run's code has published and appended to streams
+    - `published` and `stream_items`: the values that the run's code has published, and the items that it has appended
+      to streams
     - `artifacts` and `tasks`: the artifacts that the run stages, and the tasks that it opens
     """
 
@@ -104,7 +106,7 @@ class Advance(Op, frozen=True, kw_only=True, gc=False):
     starts: tuple[Start, ...] = ()
     cancels: tuple[str, ...] = ()
     undo: int = 0
-    plain: bool = False  # it has entries and nothing else
+    plain: bool = False  # the op has entries and nothing else
     published: tuple[PublishedValue, ...] = ()
     stream_items: tuple[StreamItem, ...] = ()
     artifacts: ArtifactWrites | None = None
@@ -138,7 +140,8 @@ class Advance(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Append(Op, frozen=True, kw_only=True, gc=False):
-    """Append to the streams of a run from a step that is running. Dropped unless `claim` is still the run's."""
+    """Append items to the streams of a run, from a running step. The op is dropped if the run's claim is no longer
+    `claim`."""
 
     claim: int
     stream_items: tuple[StreamItem, ...]
@@ -149,8 +152,8 @@ class Append(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Deposit(Op, frozen=True, kw_only=True, gc=False):
-    """Store parts of an artifact from a step that is running, or remove those of `gone` artifacts. Dropped unless
-    `claim` is still the run's."""
+    """Store parts of an artifact from a running step, or remove the parts of the artifacts in `gone`. The op is dropped
+    if the run's claim is no longer `claim`."""
 
     claim: int
     chunks: tuple[Chunk, ...] = ()
@@ -162,7 +165,8 @@ class Deposit(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Answer(Op, frozen=True, kw_only=True, gc=False):
-    """Answer a task of the run, with an event that only the task's wait accepts. A `worker` must have the task."""
+    """Answer a task of the run, with an event that only the task's wait accepts. If `worker` is set, this worker must
+    have the task."""
 
     task_id: str
     event: Event
@@ -254,7 +258,7 @@ class ReleaseTask(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Due(Op, frozen=True, kw_only=True, gc=False):
-    """Let the timer among the options of a wait win, since it is due and if nothing has won before."""
+    """Let a due timer win the wait that it is an option of, unless another option has won already."""
 
     claim: int
     position: str
@@ -263,10 +267,10 @@ class Due(Op, frozen=True, kw_only=True, gc=False):
 
 class Wake(Op, frozen=True, kw_only=True, gc=False):
     """Go on with a waiting run that no engine owns, if this engine has its workflow. For a run that this engine owns,
-    take over from the store what other transactions have matched to it.
+    read the events and ends that other transactions have matched to it from the store.
 
-    `then` is what the run does next, if its code was run already. It has the claim that the run has once it is taken.
-    It is decided with the wake-up, and is committed with it or not at all."""
+    `then` is the run's next advance, if its code has run already. The advance has the claim that the run gets with this
+    op. It is decided together with the wake-up, and committed with it or not at all."""
 
     then: Advance | None = None
 
@@ -276,7 +280,7 @@ class Wake(Op, frozen=True, kw_only=True, gc=False):
 
 
 class CheckFence(Op, frozen=True, kw_only=True, gc=False):
-    """Commit even if there is nothing to write: that shows whether this engine may still write. If `error` is set, the
+    """Commit even if there is nothing to write, to find out whether this engine may still write. If `error` is set, the
     reply is an EngineBug with this text."""
 
     error: str = ""
@@ -295,8 +299,9 @@ class Take(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Count(Op, frozen=True, kw_only=True, gc=False):
-    """Correct how often a run of this engine was recovered in a row: by -1 while the run only waits, so that the death
-    of its process is not counted against it, and by +1 before it executes something again. See models/common/blame.py.
+    """Correct the number of recoveries in a row of a run of this engine. The number is lowered by 1 while the run only
+    waits, so that the death of its process is not counted against it. It is raised by 1 before the run executes
+    something again. See models/common/crash_blame.py.
     """
 
     claim: int
@@ -304,8 +309,8 @@ class Count(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Release(Op, frozen=True, kw_only=True, gc=False):
-    """Give up ownership of a waiting run, so that any engine may claim it when it can go on. Nothing happens if it can
-    go on now."""
+    """Give up ownership of a waiting run, so that any engine may claim it when it can go on. Nothing happens if the run
+    can go on now."""
 
     claim: int
 
@@ -326,10 +331,10 @@ class Expire(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Retry(Op, frozen=True, kw_only=True, gc=False):
-    """Run a failed run again. The entries from `from_entry` on (None: none) are archived and happen anew. `events` are
-    the events that these entries have read, in order: the run can read them again. `with_parent` says that the parent,
-    which was handed the run's failure, is retried too. `deadline_since` is when the run was given its
-    deadline (None: when it was created)."""
+    """Run a failed run again. The entries from `from_entry` on are archived, and their work is done again (None: no
+    entry). `events` are the events that these entries have read, in order: the run can read them again. `with_parent`
+    says that the parent, which was handed the run's failure, is retried too. `deadline_since` is the time at which the
+    run was given its deadline (None: when it was created)."""
 
     expected_version: int
     deadline_since: int | None = None
@@ -351,8 +356,8 @@ class Update(Op, frozen=True, kw_only=True, gc=False):
 
 
 class SetHold(Op, frozen=True, kw_only=True, gc=False):
-    """Hold an active run. With a `claim`, only if it is still the run's. With `examined`, complete the hold that an
-    operation's run has already, with what its rows say."""
+    """Hold an active run. With a `claim`, hold it only if the run still has this claim. With `examined`, complete the
+    existing hold of an operation's run with the information from its rows."""
 
     hold: Hold
     claim: int | None = None
@@ -361,14 +366,15 @@ class SetHold(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Resume(Op, frozen=True, kw_only=True, gc=False):
-    """Lift a run's hold. With `take`, the run goes on on this engine at once."""
+    """Lift a run's hold. With `take`, this engine goes on with the run at once."""
 
     take: bool = True
     expected_version: int | None = None
 
 
 class Notify(Op, frozen=True, kw_only=True, tag="Tell", gc=False):
-    """Notify an operation's run of something that is in its rows already or comes with this very commit.
+    """Notify an operation's run. The rows that the notice is about are stored already, or are written by the same
+    commit.
 
     - "news": a child has something to report. `about` is the report, for the model. If the child has ended, `child` is
       the child's id
@@ -376,19 +382,17 @@ class Notify(Op, frozen=True, kw_only=True, tag="Tell", gc=False):
     - "undo": if the run has succeeded, its work is to be undone; otherwise the run is to give up
     - "join": a handler that was registered after the run emitted may handle a message that the run waits for
     - "stop": the run is a function or a graph that an operation called, and that operation gives up
-    - "fence": nothing. The answer shows that the run's owner has decided everything that was sent to it before
+    - "fence": no news. The answer shows that the run's owner has decided all earlier ops
 
     A called run gets no "news". It ends with a "stop" from its caller, or with an "ask" that has a `call_failure`. The
     `call_failure` is the failure with which called runs below a cancelled run end. An "ask" with a `call_failure` ends
-    a called run in the
-    commit that decides it, before its caller has read anything. The `call_failure` is not passed on below a run that is
-    rolling back, since the calls of that run are compensations. A called run whose caller decides by itself which
-    reasons to obey
-    (APART_TAG) waits for "stop".
+    a called run in the commit that decides the "ask", before the caller has read anything. The `call_failure` is not
+    passed on below a run that is rolling back, since the calls of that run are compensations. Some callers decide by
+    themselves which reasons to obey: a run that they call (APART_TAG) ends only with a "stop".
 
     If no engine has ever taken the run, an "ask" or an "undo" may bring `refusal`: the rows of a run that never begins.
-    With it come the `failure` that the run ends with, and the `answer` for its parent (`parent_id`). `undone_by` is the
-    deadline for the rollback of the run, 0 if there is none. The op has it because a held run does not know its
+    It also brings the `failure` that the run ends with, and the `answer` for its parent (`parent_id`). `undone_by` is
+    the deadline for the rollback of the run, or 0. The op brings this deadline, because a held run does not know its
     parent's deadline.
     """
 
@@ -409,13 +413,13 @@ class Notify(Op, frozen=True, kw_only=True, tag="Tell", gc=False):
 
 
 class NotifyMembers(Op, frozen=True, kw_only=True, tag="TellMembers", rename={"notices": "tells"}, gc=False):
-    """Ask runs that were given a token to give up, if the token is cancelled. `run_id` is the id under which its
+    """Ask the runs that have a token to give up, if the token is cancelled. `run_id` is the id under which the token's
     cancellation is stored.
 
     This op is left as mail: in the commit that stores the cancellation, and in a commit that creates runs with a token
-    which no engine takes at once. The engine that reads the mail looks for a page of runs, from `after` on, and puts
-    `notices` for them into the op. The commit that decides the notices consumes the mail. If there is another page,
-    from `rest` on, the commit leaves mail for it. So every run is notified, whichever engine dies.
+    if no engine takes these runs at once. The engine that reads the mail looks for a page of runs, from `after` on, and
+    puts `notices` for them into the op. The commit that decides the notices consumes the mail. If there is another
+    page, from `rest` on, the commit leaves mail for it. So every run is notified, whichever engine dies.
     """
 
     token: str
@@ -440,7 +444,7 @@ class Emit(Op, frozen=True, kw_only=True, gc=False):
 class Settle(Op, frozen=True, kw_only=True, gc=False):
     """End an operation's run that no engine has taken, without its code: with this `status` and these rows. Its parent
     (`parent_id`) is sent the `answer`. If an engine has taken the run, or its status is not `was`, nothing happens to
-    the run, and its parent is sent `otherwise`, unless that is empty."""
+    the run. Its parent is then sent `otherwise`, unless `otherwise` is empty."""
 
     status: Status
     was: Status = Status.CREATED
@@ -456,7 +460,7 @@ class Settle(Op, frozen=True, kw_only=True, gc=False):
 
 
 class CancelScope(Op, frozen=True, kw_only=True, gc=False):
-    """Ask all runs of a lineage to give up. `run_id` is the last id of the lineage: that of a run or of a root
+    """Ask all runs of a lineage to give up. `run_id` is the last id of the lineage: the id of a run or of a root
     emission. `notices` are for the root runs. Replies False and changes nothing if the run has ended.
 
     For a token, `run_id` is the id under which its cancellation is stored, and `members` is left as mail."""
@@ -467,21 +471,21 @@ class CancelScope(Op, frozen=True, kw_only=True, gc=False):
 
 
 class UndoScope(Op, frozen=True, kw_only=True, gc=False):
-    """Undo an operation's run that has succeeded, with all runs below it. If `run_id` is that of a root emission, undo
-    all its root runs, with `notices` for them. Replies False and changes nothing if the run has not succeeded."""
+    """Undo an operation's run that has succeeded, with all runs below it. If `run_id` is the id of a root emission,
+    undo all its root runs, with `notices` for them. Replies False and changes nothing if the run has not succeeded."""
 
     added: Cooperation
     notices: tuple[Notify, ...] = ()
 
 
 class Cooperate(Op, frozen=True, kw_only=True, gc=False):
-    """Store what a live run of an operation did: its rows are added, `starts` begin, `notices` go to other runs,
-    `members` are left as mail, and the run has this status now. The op is dropped unless `claim` is still the run's.
+    """Store the progress of a live run of an operation. Its rows are added, `starts` begin, `notices` go to other runs,
+    `members` are left as mail, and the run gets this status. The op is dropped if the run's claim is no longer `claim`.
 
-    `notified` is how many notices the run had read when it decided this. If it was sent more since, it stays `running`
-    instead of suspending: after a crash nobody would wake it. `awaits` are the children that a suspending run needs
-    before it can go on: the end of the last of them wakes it. Without any, every notice wakes it. `is_undone` says that
-    the run's rows ask for its rollback."""
+    `notified` is the number of notices that the run had read when it decided this. If the run got more notices after
+    that, it stays `running` instead of suspending: otherwise nobody would wake it after a crash. `awaits` are the
+    children that a suspending run needs before it can go on: the end of the last of them wakes the run. If there are
+    none, every notice wakes it. `is_undone` says that the run's rows ask for its rollback."""
 
     claim: int
     cause: str

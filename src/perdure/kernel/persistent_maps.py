@@ -1,4 +1,4 @@
-"""Maps and sorted lists that are never changed in place: a change makes a new one, which shares almost all its parts.
+"""Maps and sorted lists that are never changed in place: a change makes a new object, which shares almost all parts.
 
 A run's state before a batch is kept until the batch is committed, and a run may wait at ten thousand positions. So
 neither a map (Pages) nor a sorted list (Line) is copied as a whole: both are cut into parts, and a change copies one
@@ -21,7 +21,8 @@ _key_of: Final = itemgetter(0)
 
 
 class Pages(Mapping[K, V]):
-    """A map. While its entries fit one page, they are in the order of adding. Beyond that, the order means nothing."""
+    """A map. While its entries fit one page, they are in the order of adding. With more pages, the order is
+    undefined."""
 
     __slots__ = ("_count", "_pages")
 
@@ -94,7 +95,7 @@ class Pages(Mapping[K, V]):
 
 
 def _cut(items: dict[K, V]) -> tuple[dict[K, V], ...]:
-    """Cut items into so many pages that these are less than half full on average. Their number is a power of two."""
+    """Cut items into pages that are less than half full on average. The number of pages is a power of two."""
     number = 1 << (2 * len(items) // PAGE_MAX).bit_length()
     pages: tuple[dict[K, V], ...] = tuple({} for _ in range(number))
     for key, value in items.items():
@@ -103,7 +104,7 @@ def _cut(items: dict[K, V]) -> tuple[dict[K, V], ...]:
 
 
 class Line(Generic[K, V]):
-    """Values in the order of their keys. One value is added or removed at a time. Each key is there once."""
+    """Values in the order of their keys. One value is added or removed at a time. Each key occurs once."""
 
     __slots__ = ("_blocks",)
 
@@ -124,7 +125,7 @@ class Line(Generic[K, V]):
 
     @property
     def first(self) -> tuple[K, V]:
-        """The entry with the lowest key. Raises IndexError if there is none."""
+        """The entry with the lowest key. Raises IndexError if the line is empty."""
         return self._blocks[0][0]
 
     def added(self, key: K, value: V) -> Line[K, V]:

@@ -1,6 +1,6 @@
 """Users' records as values: named things with versions that definitions refer to.
 
-Times are microseconds since the epoch. A body is text that went through the codec, and opaque here.
+Times are microseconds since the epoch. A body is text that the codec has encoded. The kernel does not read it.
 """
 
 from __future__ import annotations
@@ -17,4 +17,4 @@ class Record(Struct, frozen=True, kw_only=True):
     digest: str  # of the body, before the codec: equal digests mean equal bodies
     actor: str
     at: int
-    body: str  # JSON, through the codec
+    body: str  # JSON, encoded by the codec

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-DEFINITION = "definition"  # The kind of an entry that says which definition a graph's run began with.
+DEFINITION = "definition"  # The kind of the entry that names the definition with which a graph's run began.
 
 
 class Entry(Struct, frozen=True, kw_only=True, gc=False):
@@ -41,7 +41,7 @@ class Staged(Struct, frozen=True, kw_only=True, gc=False):
     name: str
     claim: int  # the run's claim when the result was committed
     attempt: int
-    value: str  # JSON, through the codec
+    value: str  # JSON, encoded by the codec
     started_at: int
     at: int
 
@@ -51,9 +51,9 @@ class Wait(Struct, frozen=True, kw_only=True, gc=False):
     that has sent a heartbeat (beat), an event, or the end of a run. Several options at one position are alternatives:
     the first that happens wins the position.
 
-    A wait for an event or for the end of a run has no time. If its `due_at` is 0, an event or an end has won the
-    position, and the run must go on. For a step, `attempts` is how many have failed so far, `failure` describes them,
-    and `details` is what its last heartbeat said.
+    A wait for an event or for the end of a run has no due time. If its `due_at` is 0, an event or an end has won the
+    position, and the run must go on. For a step, `attempts` is the number of failed attempts so far, `failure`
+    describes them, and `details` has the details of its last heartbeat.
     """
 
     run_id: str
@@ -74,11 +74,12 @@ class Wait(Struct, frozen=True, kw_only=True, gc=False):
 
 class PublishedValue(Struct, frozen=True, kw_only=True, gc=False):
     """The value that a run shows under a key. `mark` identifies the publication: the completion number of the
-    activation, and the place in it. A publication that comes again, or after a later one, changes nothing."""
+    activation, and the place in it. A publication that is repeated, or that arrives after a later publication, changes
+    nothing."""
 
     run_id: str
     key: str
-    value: str  # JSON, through the codec
+    value: str  # JSON, encoded by the codec
     at: int
     mark: tuple[int, int] | None = None
 
@@ -90,7 +91,7 @@ class StreamItem(Struct, frozen=True, kw_only=True, gc=False):
     run_id: str
     stream: str
     offset: int = 0  # 1, 2, 3, … in the order of commits; given by the store
-    value: str  # JSON, through the codec
+    value: str  # JSON, encoded by the codec
     at: int
     position: str | None = None
     attempt: int | None = None
@@ -98,7 +99,8 @@ class StreamItem(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Mail(Struct, frozen=True, kw_only=True):
-    """An op that another process left for a run's owner. `slot` is where the answer goes. Empty: none is wanted."""
+    """An op that another process left for a run's owner. `slot` is the slot for the answer; empty if no answer is
+    wanted."""
 
     id: int = 0  # given by the store
     run_id: str

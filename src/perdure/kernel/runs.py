@@ -25,8 +25,8 @@ class Hold(Struct, frozen=True, kw_only=True, omit_defaults=True):
     - `next_seq`: the number of the run's next row. 0 if its rows were not examined yet
     - `idle_seq`: the same number if the run has nothing to undo, and 0 otherwise
     - `is_undoing`: the run's rollback has begun
-    - `failure`: what the run gives up with
-    - `missed`: what the run ends with if it could not be rolled back by `undone_by`
+    - `failure`: the failure with which the run gives up
+    - `missed`: the failure with which the run ends if it is not rolled back by `undone_by`
     - `give_up_by`: the deadline of the run before its rollback begins
     - `asked`: the run is to give up
     """
@@ -67,7 +67,7 @@ class Run(Struct, frozen=True, kw_only=True, gc=False):
     bond: str = ""  # to its parent: awaited | started | detached | called
     consumed: bool = False  # its failure was handed to a run that waited for it
     undo: int = 0  # how many compensations it has registered
-    origin: str = ""  # what it was started as, if it has continued, and how often it has (lives.py)
+    origin: str = ""  # if the run has continued: the call it was started as, and how often (continuation_counts.py)
     tags: Mapping[str, str] = field(default_factory=dict)
     hold: Hold | None = None
     deadline: int | None = None  # an operation's run has one only while it is held, see kernel/rules/operations.py
@@ -81,7 +81,7 @@ class Run(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def known_model(self) -> str:
-        """The run's model, or "" if the row does not say: then only the code that has the run's name can tell.
+        """The run's model, or "" if the row does not say it. Then only the code of the run's workflow knows the model.
 
         A run that was started by a name alone is stored as a function with claim 0. A run that is known to be a
         function begins with claim 1. A run that has continued as something else may have another model than it began
@@ -108,7 +108,7 @@ class Audit(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Outcome(Struct, frozen=True, kw_only=True, gc=False):
-    """What a finished run leaves: an output, or a failure (JSON of Failure), or neither (cancelled)."""
+    """The outcome of a finished run: an output, or a failure (JSON of Failure), or neither (cancelled)."""
 
     output: str | None = None
     failure: str | None = None

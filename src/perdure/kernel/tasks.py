@@ -1,6 +1,6 @@
-"""Tasks as values: work that a run waits for somebody outside to do, and what a commit does to tasks.
+"""Tasks as values: work that a run gives to somebody outside and waits for, and a commit's changes to tasks.
 
-Times are microseconds since the epoch. Payloads are text that went through the codec, and opaque here.
+Times are microseconds since the epoch. Payloads are text that the codec has encoded. The kernel does not read them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ TASK_EVENT: Final = "perdure.task/"  # the answer to a task is an event whose na
 
 
 class Task(Struct, frozen=True, kw_only=True, gc=False):
-    """Work that a run waits for somebody outside to do. The task is open until it is answered, or withdrawn because its
-    run no longer waits. Until `lease_until`, only `worker` has the task.
+    """Work that a run gives to somebody outside and waits for. The task is open until it is answered, or withdrawn
+    because its run no longer waits. Until `lease_until`, only `worker` has the task.
 
-    `schema` (JSON) is the schema of an answer. `details` is what the last heartbeat said. `error` says how the last
-    worker failed.
+    `schema` (JSON) is the schema of an answer. `details` has the details of the last heartbeat. `error` says how the
+    last worker failed.
     """
 
     id: str
@@ -66,7 +66,7 @@ class TaskRelease(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TaskWrites(Struct, kw_only=True):
-    """What a decision or a batch does to tasks. A store applies the fields in their order."""
+    """The changes that a decision or a batch makes to tasks. A store applies the fields in their order."""
 
     tasks: list[Task] = field(default_factory=list)
     released: list[TaskRelease] = field(default_factory=list)

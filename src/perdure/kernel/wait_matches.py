@@ -1,7 +1,7 @@
 """Match a run's waits with the events that were sent to it, in the run's mailbox. Pure.
 
 Among several events that match one wait, the earliest sent wins; among several options of one wait, the first event or
-timer. When this is done is decided in rules/delivery.py.
+timer wins. rules/delivery.py decides when to match.
 
 Only events for the run itself are matched here. Broadcasts concern all runs, so they are matched inside the transaction
 (rules/broadcasts.py).
@@ -37,11 +37,11 @@ class Mailbox(Struct, frozen=True, kw_only=True, gc=False):
     `won` has the winner of each position: the option, and the event's id (None: a timer, or the end of a run).
 
     A position without an event among its options is not in `waits`, since no event could win it: a parent may wait for
-    a thousand children. It is in `won` once one of the children has ended.
+    a thousand children. The position is in `won` once one of the children has ended.
 
-    `orders` are the places of the positions in the order of waiting. `open` finds the positions that nothing has won
-    yet: by what an option waits for, in the order of waiting. `shapes` are the fields by which options for a name
-    choose, each with the number of different choices.
+    `orders` are the places of the positions in the order of waiting. `open` has the positions that nothing has won yet:
+    by the event name and filter of their options, in the order of waiting. `shapes` are the fields by which options for
+    a name choose, each with the number of different choices.
 
     No change of a mailbox looks at all of its events, or at all of its waits: a run may have fifty thousand events to
     read, and ten thousand tasks that wait for one each.
@@ -111,8 +111,8 @@ def opened(waits: Collection[Wait], events: Collection[Event]) -> Mailbox:
 
 
 def put(mailbox: Mailbox, event: Event, only_at: str | None = None) -> tuple[Mailbox, Event]:
-    """Add an event. It wins the position that was opened first of those that accept it. If there is none, it is unread.
-    `only_at` is the one position that can accept the event, if that is known."""
+    """Add an event. It wins the first-opened of the positions that accept it. If no position accepts it, it stays
+    unread. `only_at` is the one position that can accept the event, if that is known."""
     found = _first_open(mailbox, event) if only_at is None else _open_at(mailbox, event, only_at)
     if found is not None:
         position, option = found
@@ -152,13 +152,13 @@ def give(mailbox: Mailbox, event: Event) -> Mailbox:
     if event.position is None or _is_given(mailbox, event):
         return mailbox
     if not event.shared and any(known.id == event.id for _, known in mailbox.unread.get(event.name, ())):
-        return mailbox  # It was sent to this run, and is unread. A shared event was never sent to this run alone.
+        return mailbox  # The event was sent to this run alone, and is unread.
     return _given(mailbox, event.position, event)
 
 
 def _is_given(mailbox: Mailbox, event: Event) -> bool:
-    """Return whether the mailbox has the event at its position. No event is given to a second position before the first
-    is closed."""
+    """Return whether the mailbox has the event at its position. An event gets another position only after the first
+    position is closed."""
     known: Placed | None = mailbox.given.get(event.position or "")
     return known is not None and known[1].id == event.id
 
@@ -174,7 +174,7 @@ def _given(mailbox: Mailbox, position: str, event: Event) -> Mailbox:
 
 
 def add_waits(mailbox: Mailbox, waits: Collection[Wait]) -> Mailbox:
-    """Open the positions of these waits. A position that is opened anew has not been won."""
+    """Open the positions of these waits. A position that is opened again counts as not won."""
     groups = _watched(waits)
     won = mailbox.won
     if won and waits:
@@ -330,7 +330,7 @@ def _open_options(mailbox: Mailbox, positions: Iterable[str]) -> Iterator[tuple[
 
 
 def _count_shape(mailbox: Mailbox, shapes: dict[str, dict[Shape, int]], key: tuple[str, Where], change: int) -> None:
-    """Count one choice more or less of a shape, in `shapes`, which has only the names where something changes."""
+    """Count one choice more or less of a shape. `shapes` has only the names whose counts change."""
     name, where = key
     if name not in shapes:
         shapes[name] = dict(mailbox.shapes.get(name, {}))
@@ -362,7 +362,7 @@ def close(mailbox: Mailbox, positions: Collection[str], read: Collection[str]) -
 def closed(
     mailbox: Mailbox, positions: Collection[str], read: Collection[str], anew: Collection[Wait] = ()
 ) -> tuple[Mailbox, list[Placed]]:
-    """Close positions, and remove the events that were read, also those at positions that are opened anew.
+    """Close positions, and remove the events that were read, including events at positions that are opened again.
 
     An event that had won a closed position without being read is freed. If it was sent to this run, it is unread again,
     and is returned. If it was shared, it leaves the mailbox: the transaction decides where it goes
@@ -400,8 +400,8 @@ def closed(
 
 
 def first_of(mailbox: Mailbox, waits: Collection[Wait], now: int) -> tuple[Mailbox, Event, int] | None:
-    """Return what a position with these options would get if it were opened now: the mailbox without that event, the
-    event, and the option that it wins. None if no unread event fits."""
+    """Return the event that a position with these options would get if it were opened now: the mailbox without the
+    event, the event, and the option that it wins. Return None if no unread event fits."""
     if not mailbox.unread or (earliest := _earliest(waits, mailbox.unread, now)) is None:
         return None
     place, event = earliest
@@ -411,7 +411,7 @@ def first_of(mailbox: Mailbox, waits: Collection[Wait], now: int) -> tuple[Mailb
 
 def read_ahead(mailbox: Mailbox, event_ids: Collection[str]) -> Mailbox:
     """Remove events that the run has read without waiting, because they were already there. An event that is missing
-    has expired since the run read it. Raises InvariantViolated if one of them has won a wait."""
+    here has expired after the run read it. Raises InvariantViolated if one of them has won a wait."""
     ids = set(event_ids)
     left = replace(mailbox, unread=_without(mailbox.unread, ids))
     if ids and any(event.id in ids for _, event in mailbox.given.values()):
@@ -437,7 +437,7 @@ def _without(unread: Pages[str, Unread], ids: set[str]) -> Pages[str, Unread]:
 def learn(
     mailbox: Mailbox, waits: Iterable[Wait], events: Iterable[Event]
 ) -> tuple[Mailbox, list[tuple[Wait, Event | None]]]:
-    """Take over from the store what has won in other engines' transactions; return the winners.
+    """Add the winners that the store has recorded in other engines' transactions, and return them.
 
     A position that has another winner here, or that is closed, stays unchanged: the loser is freed when the store
     removes the position.

@@ -14,16 +14,16 @@ class AccessStore(Protocol):
         """Return the newest version of a token."""
 
     async def tokens(self, *, after: str | None = None, limit: int = 100) -> list[StoredToken]:
-        """Return the newest versions of all tokens, by name, strictly after one."""
+        """Return the newest versions of all tokens, by name, strictly after the name `after`."""
 
     async def token_versions(self, *, after: tuple[str, int] | None = None, limit: int = 100) -> list[StoredToken]:
-        """Return all versions of all tokens, by name and version, strictly after one."""
+        """Return all versions of all tokens, by name and version, strictly after `after`."""
 
     async def use_token(self, name: str, *, at: int) -> None:
-        """Note when a token was used, unless a later use was noted."""
+        """Note the time at which a token was used, unless a later use was noted."""
 
     async def session(self, id: str) -> StoredSession | None:
-        """Return a session, even if it has expired and was not removed yet."""
+        """Return a session. It may have expired and not be removed yet."""
 
     async def purge_sessions(self, *, at: int, limit: int) -> int:
-        """Remove up to `limit` sessions that have expired at a time; return how many."""
+        """Remove up to `limit` sessions that have expired at the time `at`. Return how many were removed."""

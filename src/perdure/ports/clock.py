@@ -1,4 +1,4 @@
-"""What time it is, and callbacks at a time."""
+"""Clocks: the time, and callbacks at a time."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class TimerHandle(Protocol):
 
 
 class Clock(Protocol):
-    """What time it is, how much time passes, and callbacks on the running loop. All in microseconds.
+    """The time of day, the time that passes, and callbacks on the running loop. All values are in microseconds.
 
-    The time of day may be set, ahead and back. `call_at` follows it; `call_after` does not.
+    Somebody may set the time of day, ahead or back. `call_at` follows such a change; `call_after` does not.
     """
 
     def now(self) -> int:
@@ -24,12 +24,12 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> int:
-        """Return a time that only grows, from any beginning: to measure how long something takes in this process."""
+        """Return a time that only grows, from an arbitrary start. Use it to measure durations in this process."""
         ...
 
     def call_at(self, when: int, callback: Callable[[], object]) -> TimerHandle:
-        """Call back when it is `when`, or as soon after as possible, and never early. If the time of day is set, ahead
-        or back, that is noticed within a second or so. Cancel is idempotent."""
+        """Call back at the time of day `when`, or as soon as possible after it, and never early. If somebody sets the
+        time of day, ahead or back, the timer notices it within a second or so. Cancel is idempotent."""
         ...
 
     def call_after(self, delay: int, callback: Callable[[], object]) -> TimerHandle:
@@ -55,8 +55,8 @@ class SystemClock:
 
 
 class _Alarm:
-    """A callback at a time of day. It looks at the clock once a second, since loops only count time: they do not notice
-    that a clock was set, or that the machine was asleep."""
+    """A callback at a time of day. It looks at the clock once a second, since event loops only count the passing time.
+    They do not notice that somebody set the clock, or that the machine was asleep."""
 
     __slots__ = ("_callback", "_clock", "_next", "_when")
 

@@ -34,7 +34,7 @@ Rows = Sequence[Sequence[Any]]
 
 
 class TakenRun(Struct, frozen=True, kw_only=True):
-    """A run that has the id of a new start already: enough of it to compare both starts."""
+    """An existing run that has the id of a new start, with the fields that are needed to compare both starts."""
 
     id: str
     workflow: str
@@ -43,7 +43,7 @@ class TakenRun(Struct, frozen=True, kw_only=True):
 
 
 class TakenMessage(Struct, frozen=True, kw_only=True):
-    """A message that has the id of a new emission already."""
+    """An existing message that has the id of a new emission."""
 
     message_id: str
     scope: str  # its root
@@ -53,23 +53,24 @@ Taken = TakenRun | TakenMessage | None
 
 
 class Insertion(Struct, frozen=True):
-    """How a caller's own connection inserts a new run, or a message with its runs. `steps` yields statements, and is
-    sent their rows. If a statement raises, the error is thrown into `steps`. It returns the run, or the message, that
-    has the id already, or None if the rows were inserted."""
+    """The statements with which a caller's own connection inserts a new run, or a message with its runs. The generator
+    `steps` yields statements, and is sent their rows. If a statement raises, the error is thrown into `steps`. It
+    returns None if the rows were inserted. Otherwise it returns the existing run or message that has the id."""
 
     database: str  # postgresql | sqlite
     steps: Generator[Statement, Rows, Taken]
 
 
-# Which step functions can write to the user's tables in a transaction of the store: none, plain ones, async ones.
+# The step functions that can write to the user's tables in a transaction of the store: none, plain functions, or async
+# functions.
 Transacts = Literal["no", "plain", "async"]
 
 
 class CommitStore(Protocol):
-    """Writes. All changes of state are batches. docs/decisions lists what else writes."""
+    """Writes. All changes of state are batches. docs/decisions lists the other writes."""
 
     async def commit(self, batch: Batch) -> Committed:
-        """Apply the batch in one transaction, or not at all. Return what was found out about broadcasts and waits.
+        """Apply the batch in one transaction, or not at all. Return the results for its broadcasts and waits.
 
         The transaction moves the engine's row from `batch.number - 1` to `batch.number`. If the row already has
         `batch.number`, the batch was committed before: return without writing. Raises CommitConflict if a key was used
@@ -77,8 +78,8 @@ class CommitStore(Protocol):
         engine gets mail (kernel.mail.wake_mail).
 
         Streams and published values: the items of a stream get their offsets here. An item with a mark that is stored
-        already is not stored again. A published value with a mark is replaced only by one with a greater mark. If the
-        entries from number n on are archived, items with marks from n on lose their marks. A published value with a
+        already is not stored again. A published value with a mark is replaced only by a value with a greater mark. If
+        the entries from number n on are archived, items with marks from n on lose their marks. A published value with a
         mark from n on stays until another value with a mark from n on comes. If a run gets another input, its items
         lose their marks, and any new value replaces its values.
 
@@ -89,8 +90,8 @@ class CommitStore(Protocol):
 
         Tasks: raises CommitConflict for an answer to a task that is not open, or that another worker has.
 
-        Cooperation: raises CommitConflict if the batch names a version of the handler registry that is not the current
-        one. A handler that is seen for the first time changes the registry. Raises CommitRefused for a second event
+        Cooperation: raises CommitConflict if the batch names another version of the handler registry than the current
+        version. A handler that is seen for the first time changes the registry. Raises CommitRefused for a second event
         with the same scope and number, or with the same message and key.
         """
 
@@ -101,25 +102,25 @@ class CommitStore(Protocol):
 
         Its steps raise Misuse if the connection leads to another database, is read-only, or has no transaction. They
         raise RunExists if the id is taken by a run that the connection's user may not read, and HandlersChanged if the
-        handlers are not those of the batch. Then nothing is written, and the caller's transaction goes on.
+        handlers have changed since the batch was made. Then nothing is written, and the caller's transaction goes on.
 
         Raises Misuse if users cannot connect to a store of this kind."""
 
     @property
     def transacts(self) -> Transacts:
-        """Which functions `transact` accepts as a body."""
+        """The kind of function that `transact` accepts as a body."""
 
     async def transact(self, place: StepPlace, body: Callable[[Any], Any], /) -> Staged:
         """Let a step write to the user's tables and stage its result, in one transaction. Return the staged result.
 
-        `body` gets a connection to the database, and returns what is to be staged. `transacts` says whether it is a
-        plain function, which is called in the store's own thread, or an async one, which is awaited here. If it raises,
-        the transaction is rolled back, and the error is raised unchanged. If a result is staged at this position
-        already, that is returned, and `body` is not called. A position has one transaction at a time.
+        `body` gets a connection to the database, and returns the result to stage. `transacts` says whether `body` must
+        be a plain function, which is called in the store's own thread, or an async function, which is awaited here. If
+        `body` raises, the transaction is rolled back, and the error is raised unchanged. If a result is already staged
+        at this position, that result is returned, and `body` is not called. A position has one transaction at a time.
 
         Raises CommitConflict if the engine does not own the run with this claim, when the transaction begins (then
         `body` is not called) or when it ends. Raises Fenced; CommitRefused if the database refuses to commit;
-        OutcomeUnknown, and then another call finds out; Misuse if this store has no transactions, or if `body` ended
-        this one. Raises StoreBusy if the database failed under `body`, whatever `body` raised then: it is no failure of
-        the step.
+        OutcomeUnknown, and then another call finds out the outcome; Misuse if this store has no transactions, or if
+        `body` ended its transaction. Raises StoreBusy if the database failed under `body`, whatever `body` raised then:
+        that does not count as a failure of the step.
         """

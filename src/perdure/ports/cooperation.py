@@ -15,21 +15,21 @@ class CooperationStore(Protocol):
         """Return all handlers that were ever registered or seen."""
 
     async def scopes(self, ids: Sequence[str]) -> ScopeRows:
-        """Return all that is needed to decide about these operations' runs, in one read:
+        """Return all rows that are needed to decide about these operations' runs, in one read:
 
         - the runs, the runs above them, and their children
         - all events of their own lineages, and the events with a key of the messages of all these runs
         - their messages, and all messages that they emitted
-        - what they and their children returned
+        - the values that they and their children returned
 
-        An id may be that of a root emission: then its own events and its root runs are read in the same way. Unknown
-        ids are absent."""
+        An id may also belong to a root emission. Then the events and the root runs of the emission are read in the same
+        way. Unknown ids are absent."""
 
     async def events_at(self, places: Sequence[tuple[str, int]]) -> list[MessageEventRow]:
-        """Return message events by scope and number; unknown ones are absent."""
+        """Return message events by scope and number. Unknown events are absent."""
 
     async def hierarchy(self, id: str) -> ScopeRows:
         """Return all rows of an operation's run and of all runs below it, or of a whole root emission."""
 
     async def emitted(self, message_id: str) -> MessageEventRow | None:
-        """Return the event that says that a message was emitted."""
+        """Return the message event that records the emission of a message."""

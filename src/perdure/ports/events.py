@@ -18,12 +18,12 @@ class EventStore(Protocol):
         """Return retained events that have not yet reached all runs that waited for them when they were sent."""
 
     async def events(self, *, name: str | None = None, run_id: str | None = None, limit: int = 100) -> list[Event]:
-        """Return events that wait to be read, in the order of sending: those of a run, or (None) those in queues."""
+        """Return unread events in the order of sending: the events of a run, or (None) the events in queues."""
 
     async def dead_letters(
         self, *, name: str | None = None, after: str | None = None, limit: int = 100
     ) -> list[DeadLetter]:
-        """Return dead letters by id, strictly after one."""
+        """Return dead letters by id, strictly after the id `after`."""
 
     async def dead_letter(self, letter_id: str) -> DeadLetter | None:
         """Return one dead letter."""

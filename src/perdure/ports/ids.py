@@ -19,15 +19,15 @@ def new_id(now: int) -> str:
     try:
         return f"{time[:8]}-{time[8:]}-{_CHANCES.pop()}"
     except IndexError:
-        # Asking the system for the randomness of each id alone would take longer than all the rest. Other threads may
-        # fill the list meanwhile.
+        # Randomness is drawn for many ids at once: one system call per id would take longer than all the rest. Other
+        # threads may fill the list meanwhile.
         drawn = os.urandom(10 * _CHANCES_DRAWN).hex()
         _CHANCES.extend([_chance(drawn[start : start + 20]) for start in range(0, len(drawn), 20)])
         return new_id(now)
 
 
 def derived_id(now: int, seed: str) -> str:
-    """Return an id like `new_id`, always the same one for the same time and seed."""
+    """Return an id in the form of `new_id`. It is always the same for the same time and seed."""
     time = f"{now // 1000:012x}"
     return f"{time[:8]}-{time[8:]}-{_chance(hashlib.sha256(seed.encode()).hexdigest()[:20])}"
 

@@ -1,4 +1,4 @@
-"""Journals and audit trails: what runs have done."""
+"""Journals and audit trails of runs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from perdure.kernel.runs import Audit
 
 
 class Journal(Struct, frozen=True):
-    """A run's input, its entries and its waits: all that is needed to load the run into memory.
+    """A run's input, its entries and its waits: everything that is needed to load the run into memory.
 
-    `failure` is why a run that rolls back is undone. The store leaves it empty, since it can be read separately.
-    `staged` are the results of steps that are not in the journal yet.
+    `failure` is the reason of the rollback, for a run that rolls back. The store leaves it empty, since it can be read
+    separately. `staged` are the results of steps that are not in the journal yet.
     """
 
     input: str
@@ -36,7 +36,7 @@ class JournalStore(Protocol):
         absent. An empty list makes no query."""
 
     async def archived(self, run_id: str) -> list[tuple[int, Entry]]:
-        """Return the entries that retries have archived, each with the attempt it belonged to."""
+        """Return the entries that retries have archived, each with the number of the attempt that it belonged to."""
 
     async def audit(self, run_id: str) -> list[Audit]:
         """Return a run's audit rows, oldest first."""

@@ -10,5 +10,5 @@ class Probe(Protocol):
     """Sees the points that ops pass, and may stop them there: for tests (see perdure.testing.YieldPoints)."""
 
     def reached(self, point: str, run_id: str) -> Awaitable[object] | None:
-        """Note that an op of this run is at this point. The coordinator awaits what is returned before the op goes on,
-        except for an op of the engine's own that is not in a batch yet."""
+        """Note that an op of this run is at this point. The coordinator awaits the returned object before the op goes
+        on. The exception is an op of the engine's own that is not in a batch yet."""

@@ -14,10 +14,10 @@ class RecordStore(Protocol):
         """Return one version of a record (None: the newest)."""
 
     async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> list[Record]:
-        """Return the newest versions of the records of a kind, by name, strictly after one."""
+        """Return the newest versions of the records of a kind, by name, strictly after the name `after`."""
 
     async def record_versions(
         self, *, since: int, after: tuple[str, str, int] | None = None, limit: int = 100
     ) -> list[Record]:
-        """Return all versions of all records that were put from a time on, by (kind, name, version), strictly after
-        one."""
+        """Return all versions of records that were put at `since` or later, by (kind, name, version), strictly after
+        `after`."""

@@ -1,4 +1,4 @@
-"""What is forgotten."""
+"""Deletion of rows that are no longer needed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Protocol
 
 
 class RetentionStore(Protocol):
-    """What is forgotten."""
+    """Deletion of rows that are no longer needed."""
 
     async def purge(self, *, at: int, keys_before: int, limit: int) -> int:
-        """Remove up to `limit` of each: expired events, keys and replies from before a time, and engines that have been
-        dead for a day (ENGINES_KEPT_US). An engine that owns a run, or that was the last to have some code, is kept.
-        Return how many rows were removed."""
+        """Remove up to `limit` rows of each kind: expired events, keys and replies from before `keys_before`, and
+        engines that have been dead for a day (ENGINES_KEPT_US). An engine that owns a run, or that was the last engine
+        with some code, is kept. Return how many rows were removed."""

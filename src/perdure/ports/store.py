@@ -47,12 +47,13 @@ class Store(
     RetentionStore,
     Protocol,
 ):
-    """Where runs are stored. Each engine has its own. All methods but `abandon`, `withdraw` and `listen` may raise
-    StoreBusy or StoreBroken. StoreMisconfigured is a StoreBroken that somebody can mend while engines run."""
+    """A store of runs. Each engine has a store object of its own. All methods but `abandon`, `withdraw` and `listen`
+    may raise StoreBusy or StoreBroken. StoreMisconfigured is a StoreBroken that somebody can mend while engines run."""
 
     @property
     def clock(self) -> Clock | None:
-        """The clock that all engines on this store use, correct from `open` on; None if each uses its machine's."""
+        """The clock that all engines on this store use, correct from `open` on. None if each engine uses the clock of
+        its machine."""
         ...
 
     @property
@@ -63,7 +64,7 @@ class Store(
         """Connect and bring the schema up to date, under a lock. Raises StoreBroken, SchemaTooNew."""
 
     async def close(self) -> None:
-        """Finish what is in flight and release everything. Idempotent."""
+        """Finish the requests in flight, and release all resources. Idempotent."""
 
     def abandon(self) -> None:
         """Stop as a killed process would: no more writes, no sign of life, no cleanup. Idempotent."""

@@ -12,8 +12,9 @@ from perdure.ports.runs import Within
 
 
 class TaskFilter(Struct, frozen=True, kw_only=True):
-    """Which tasks to list: all that match every given field, by id, strictly after `after`. An open task whose lease
-    has not passed at `at` counts as claimed, otherwise as open. With `within`, only tasks of these runs are listed."""
+    """A filter of tasks: lists the tasks that match every given field, by id, strictly after `after`. An open task
+    whose lease has not passed at `at` counts as claimed, otherwise as open. With `within`, only tasks of these runs are
+    listed."""
 
     queue: str | None = None
     kind: str | None = None
@@ -29,7 +30,7 @@ class TaskStore(Protocol):
     """Tasks."""
 
     async def tasks(self, wanted: TaskFilter) -> list[Task]:
-        """Return tasks by keyset."""
+        """Return the tasks that match a filter, by id."""
 
     async def load_tasks(self, ids: Sequence[str]) -> dict[str, Task]:
         """Return tasks by id, in one query. Unknown ids are absent. An empty list makes no query."""
@@ -37,8 +38,8 @@ class TaskStore(Protocol):
     async def claim_tasks(
         self, *, queue: str, worker: str, lease_us: int, at: int, limit: int, actor: str = ""
     ) -> list[Task]:
-        """Give up to `limit` open tasks of a queue that no worker has at `at` to a worker, by id. No task is given to
-        two workers."""
+        """Lease up to `limit` tasks of a queue to a worker, by id. Only open tasks that no worker has at the time `at`
+        are leased. No task is leased to two workers at once."""
 
     async def renew_lease(
         self, *, task_id: str, worker: str, at: int, details: str | None = None, actor: str = ""

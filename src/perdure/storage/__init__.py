@@ -63,7 +63,7 @@ async def schema_of(url: str) -> tuple[int | None, int]:
 
 
 async def lacking(url: str) -> list[str]:
-    """Return, in words, what a store of the newest schema needs and lacks: tables, and rights on tables.
+    """Return the tables, and the rights on tables, that a store of the newest schema lacks, as texts for people.
 
     Creates and changes nothing. Raises the same errors as `schema_of`.
     """

@@ -10,7 +10,8 @@ from perdure.kernel.rules.broadcasts import Question, Settlement, settle
 
 
 def settled(batch: Batch, base: int, answer: Callable[[Question], Any]) -> Settlement:
-    """Match the batch's events and waits. `answer` answers matching's questions from the tables as they are now."""
+    """Match the batch's events and waits. `answer` answers the questions of the matching from the tables in their
+    present state."""
     matching = settle(batch, base)
     try:
         question = next(matching)

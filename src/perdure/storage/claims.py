@@ -1,5 +1,6 @@
-"""Which runs fit the code that an engine offers, and which model a claim writes to a run that was stored with another
-one."""
+"""Claims: which runs fit the code that an engine offers, and which model a claim writes to a run.
+
+A run that was stored with another model gets the model of the code."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from perdure.ports import Offer
 def fits(run: Run, offer: Offer, topic_of: Callable[[str], str], is_begun: Callable[[str], bool]) -> bool:
     """Whether a run belongs to the offered code: the kind, the name and the version must be equal.
 
-    The version of an operation is its topic. Earlier versions of Perdure stored runs of operations without it: for
-    these, the topic of the run's message decides. A run has begun if it has a row of its own with the number 1. The SQL
-    stores have these conditions in their queries.
+    The version of an operation is its topic. Earlier versions of Perdure stored runs of operations without the topic:
+    for these runs, the topic of the run's message decides. A run has begun if it has a row of its own with the number
+    1. The SQL stores have these conditions in their queries.
     """
     if offer.begun is not None and offer.begun != is_begun(run.id):
         return False
@@ -29,14 +30,15 @@ def fits(run: Run, offer: Offer, topic_of: Callable[[str], str], is_begun: Calla
 def models_of(offer: Offer) -> tuple[str, str]:
     """Return the values that `Run.known_model` can have for runs of the offered code.
 
-    These are the model of the code, and the empty text if only the code knows the model. An operation is always known
-    to be one.
+    These are the model of the code, and the empty text if only the code knows the model. The model of an operation's
+    run is always known.
     """
     return (offer.model, "operation" if offer.model == "operation" else "")
 
 
 def versions_of(offer: Offer) -> tuple[str, ...]:
-    """Return the versions that runs of the offered code can have. Runs of operations may have none, see `fits`."""
+    """Return the versions that runs of the offered code can have. Runs of operations may have no version, see
+    `fits`."""
     return (offer.version, "") if offer.model == "operation" else (offer.version,)
 
 

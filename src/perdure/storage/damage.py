@@ -91,7 +91,7 @@ _noted: set[tuple[str, ...]] = set()
 
 
 class Undecodable(msgspec.Struct, frozen=True):
-    """The stored value of a column that should hold JSON, or a flag, and holds neither."""
+    """The stored value of a column that should hold JSON or a flag, but holds something else."""
 
     stored: object
 
@@ -120,7 +120,7 @@ def record_of(kind: type[T], values: Mapping[str, object], row: Sequence[Any]) -
 def salvaged(
     kind: type[T], values: Mapping[str, object], row: Sequence[Any], table: str = ""
 ) -> tuple[T, RowDamaged | None]:
-    """Convert a row to a record, with a harmless value in place of each wrong one. Also returns what is wrong."""
+    """Convert a row to a record, with a harmless value in place of each wrong value. Also return the damage."""
     try:
         record = msgspec.convert(values, kind)
     except msgspec.ValidationError:
@@ -163,7 +163,7 @@ def sound(read: Callable[[Any], T], rows: Iterable[Any]) -> list[T]:
 
 
 class Readings(Generic[T]):
-    """Rows of runs as records: those that can be read, and the damage of the others."""
+    """Rows of runs as records: the readable rows, and the damage of the other rows."""
 
     def __init__(self, read: Callable[[Any], T]) -> None:
         self._read = read
@@ -184,7 +184,7 @@ class Readings(Generic[T]):
 
 
 def loaded(run: Run, waits: Readings[Wait], events: Readings[Event], *, forsaken: bool) -> LoadedRun:
-    """Return a run with those of its waits and events that could be read."""
+    """Return a run with its readable waits and events."""
     damage = waits.damage_to(run.id) or events.damage_to(run.id)
     return LoadedRun(
         run=run,

@@ -1,5 +1,6 @@
-"""Listing runs: which index answers a filter, so that the cost of a page depends on the page, not on the number of
-runs."""
+"""Listing runs: which index answers a filter.
+
+With the right index, the cost of a page depends on the size of the page, and not on the number of runs."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from msgspec import Struct
 from perdure.kernel.status import Status
 from perdure.ports import RunFilter
 
-# Of several conditions, the one that the fewest runs fulfil is used to find runs. To compare them, at most this many
-# runs are counted for each.
+# If a filter has several conditions, the condition that the fewest runs fulfil is used to find runs. To compare the
+# conditions, at most this many runs are counted for each.
 COUNTED_MAX = 1_000
 
 _STATUS = re.compile(r":status\b")
@@ -32,7 +33,7 @@ class Way(Struct, frozen=True):
 
 
 def ways(wanted: RunFilter) -> list[Way]:
-    """Return all ways to answer a filter, at least one. Those that usually find few runs come first."""
+    """Return all ways to answer a filter, at least one. Ways that usually find few runs come first."""
     found: list[Way] = []
     if wanted.parent_id is not None:
         found.append(Way("by_parent", {}))
@@ -60,7 +61,7 @@ def for_each_status(part: str, statuses: int) -> str:
 def cursor(wanted: RunFilter) -> tuple[int, int, str]:
     """Return the time at which the listing ends (inclusive) and the place where it starts (exclusive).
 
-    No id sorts before the empty one.
+    No id sorts before the empty id.
     """
     starts = [(_LAST, "\U0010ffff")]
     if wanted.created_before is not None:

@@ -18,8 +18,8 @@ __all__ = ["Pilot", "VirtualClock", "VirtualTimer", "release"]
 
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 
-# Code that can go on needs a few turns of the loop to reach its next call of the engine. If nothing calls the engine,
-# its store or its clock for this many turns, everything waits.
+# Code that can go on needs a few turns of the event loop to reach its next call of the engine. If nothing calls the
+# engine, its store or its clock for this many turns, the clock assumes that everything waits.
 _CALM_TURNS = 25
 _PATIENCE_S = 0.05
 _JUMPS_MAX = 10_000
@@ -56,8 +56,8 @@ _JUMP_MAX_S = 250_000_000_000  # almost the longest that a datetime can represen
 class VirtualClock:
     """The engine's clock in tests. By default it starts at the first second of 2030.
 
-    `set_ahead` and `set_back` set the time of day while no time passes, as a time server does, or a machine that was
-    suspended. `changed` is called whenever a timer is added or removed.
+    `set_ahead` and `set_back` change the time of day while no time passes. In production, a time server does that, or a
+    machine that wakes up after it was suspended. `changed` is called whenever a timer is added or removed.
     """
 
     def __init__(self, start: datetime = EPOCH, changed: Callable[[], object] = lambda: None) -> None:
@@ -125,7 +125,10 @@ class VirtualClock:
 
     @contextmanager
     def step_waits(self) -> Generator[None]:
-        """Let the clock jump while a step waits in this block: the step waits for a test, or for virtual time."""
+        """Let the clock jump while a step is in this block.
+
+        There the step only waits for a test, or for virtual time.
+        """
         self._sleeping_steps += 1
         self.changed()
         try:
@@ -140,12 +143,12 @@ class VirtualClock:
 
     @property
     def next_at(self) -> int | None:
-        """The time of day at which the next timer is due; None if there is none."""
+        """The time of day at which the next timer is due, or None if there is no timer."""
         found = self._first()
         return None if found is None else found[0]
 
     def _first(self) -> tuple[int, int, list[tuple[int, int, VirtualTimer]]] | None:
-        """Return when the next timer is due by the time of day, its number, and its queue."""
+        """Return the time of day at which the next timer is due, the timer's number, and its queue."""
         found: list[tuple[int, int, list[tuple[int, int, VirtualTimer]]]] = []
         for timers, ahead in ((self._timers, 0), (self._lapses, self._now - self._passed)):
             while timers and timers[0][2].cancelled:
@@ -179,7 +182,7 @@ class VirtualClock:
     def _fire(self) -> None:
         loop = asyncio.get_running_loop()
         while (found := self._first()) is not None and found[0] <= self._now:
-            # Each in a separate callback, so that an exception in one does not affect the others.
+            # Each timer has a separate callback, so that an exception in one of them does not affect the others.
             loop.call_soon(heapq.heappop(found[2])[2].fire)
 
     def _timer_changed(self) -> None:
@@ -196,10 +199,10 @@ def _microseconds(duration: Duration) -> int:
 class Pilot:
     """Moves a VirtualClock to its next timer when only time can make something happen.
 
-    `is_quiet` says that no work is going on; `in_flight` counts the requests to the store. While something else runs,
-    for example a step that hangs, the clock jumps only after `autojump_s` of real time in which nothing happened. If
-    `autojump_s` is None, only `advance` moves the clock. The pilot does not poll while the loop is busy: `touch` is
-    called when something happened, and starts one short check.
+    `is_quiet` says that no work is going on, and `in_flight` counts the requests to the store. While something else
+    runs, for example a step that hangs, the clock jumps only after nothing has happened for `autojump_s` of real time.
+    If `autojump_s` is None, only `advance` moves the clock. The pilot does not poll while the event loop is busy. When
+    something has happened, `touch` is called and starts one short check.
     """
 
     def __init__(
@@ -230,7 +233,7 @@ class Pilot:
         clock.changed = self.touch
 
     def touch(self) -> None:
-        """Note that something happened: wait again until nothing does."""
+        """Note that something happened. The pilot then waits again until nothing happens."""
         if self._later is not None:
             self._later.cancel()
             self._later = None
@@ -252,12 +255,18 @@ class Pilot:
         await self._wait_in(self._until_quiet)
 
     async def settle(self) -> None:
-        """Wait until all timers have fired and only a caller can make something happen. Raises Misuse if never."""
+        """Wait until all timers have fired and only a caller can make something happen.
+
+        Raises Misuse if that never happens.
+        """
         self._jumps_max = self.jumps + _JUMPS_MAX
         await self._wait_in(self._until_settled)
 
     async def advance(self, microseconds: int) -> None:
-        """Let this much time pass. Stop at every timer on the way until all work that it started is done."""
+        """Let this much time pass.
+
+        At every timer on the way, wait until all work that the timer has started is done.
+        """
         if self._target is not None:
             raise Misuse("the clock is being advanced already")
         self._target = self._clock.monotonic() + microseconds
@@ -284,11 +293,11 @@ class Pilot:
 
     def _look(self, *, waited: bool) -> None:
         if self._in_flight() or self.paused or self._closed:
-            return  # Its end calls `touch`.
+            return  # The end of the request calls `touch`.
         is_quiet = self._is_quiet()
         if is_quiet and self._until_quiet:
             release(self._until_quiet)
-            self.touch()  # Waiters act before time goes on.
+            self.touch()  # The waiters act before time passes.
             return
         if is_quiet or waited:
             self._go_on(is_quiet)

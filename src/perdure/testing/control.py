@@ -1,4 +1,4 @@
-"""What only tests do to an engine or a client: kill it, and check whether it is idle."""
+"""Control of an engine or a client that only tests need: kill it, and check whether it is idle."""
 
 from __future__ import annotations
 

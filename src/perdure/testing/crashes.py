@@ -23,7 +23,7 @@ class CrashReport(Struct, Generic[T], frozen=True, kw_only=True):
     """The result of a scenario, and how many trials and crashes there were."""
 
     result: T
-    commits: int  # of the scenario without faults
+    commits: int  # how many the scenario has without faults
     trials: int
     restarts: int
 
@@ -43,10 +43,11 @@ async def run_with_crashes(
     """Run a scenario without faults, then once for each of its commits and each point at which the process can die.
 
     After each crash the engine is restarted on the same data and the scenario begins again (see Environment.survive).
-    At the end the stored data must be consistent, and the result must be that of the first run. If `check` is given, it
-    checks the result instead, and raises if it is wrong. `store` is called once per trial for fresh data: None for a
-    store in memory, a URL, or a function that makes stores on the same data. `after`, if given, checks these data when
-    the engine of a trial has ended. The commit of a transactional step is one of the commits.
+    At the end the stored data must be consistent, and the result must equal the result without faults. If you pass
+    `check`, it checks the result instead, and must raise if the result is wrong. `store` is called once per trial for
+    fresh data. It returns None for a store in memory, a URL, or a function that makes stores on the same data. `after`,
+    if given, checks these data when the engine of a trial has ended. The commit of a transactional step counts as a
+    commit too.
 
         async def scenario(env: Environment) -> str:
             run = await env.engine.start(checkout("o-17"), id="o-17")
@@ -97,9 +98,10 @@ async def assert_exactly_once(
 ) -> CrashReport[T]:
     """Assert that the writes of transactional steps exist exactly `times` times, wherever the process dies.
 
-    It works as run_with_crashes does, on a real database. `store` returns the URL of fresh data at each call (see
-    `fresh_urls`), with your tables in it, or the scenario creates them. After each trial `count` is called with that
-    URL, and returns how often the write happened. Raises AssertionError. Other options are those of run_with_crashes.
+    This works as run_with_crashes does, on a real database. At each call, `store` returns the URL of fresh data (see
+    `fresh_urls`). Your tables must be in these data, or the scenario creates them. After each trial `count` is called
+    with that URL, and returns how often the write happened. Raises AssertionError. Other options are those of
+    run_with_crashes.
 
         def transfers(url: str) -> int:
             with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database:
@@ -123,7 +125,7 @@ def fresh_urls(url: str) -> Callable[[], str]:
     """Return a function that gives the URL of an empty store at each call: another file, or another schema of a
     Postgres database.
 
-    On Postgres your own tables are the same each time. Nothing is removed afterwards.
+    On Postgres all these stores share your own tables. Nothing is removed afterwards.
     """
     name = uuid4().hex[:12]
     numbers = count_up(1)

@@ -25,7 +25,7 @@ from perdure.values.arguments import Duration, checked, span_of
 
 T = TypeVar("T")
 
-# Where the data are: None for a new store in memory, a URL, or a function that makes stores on the same data.
+# The place of the data: None for a new store in memory, a URL, or a function that makes stores on the same data.
 StoreSource = None | str | Callable[[], Store]
 
 
@@ -64,14 +64,14 @@ class WatchedStore(StoreProxy):
 class Environment:
     """`async with Environment(workflows=[checkout]) as env:` gives `env.engine` on `env.clock`, which is virtual.
 
-    When everything waits, the clock jumps to the next timer: a run that sleeps for a month ends in milliseconds. If a
-    test needs to stop the time before that, it passes `autojump_s=None` and calls `advance`. While a step runs, the
-    clock jumps only after `autojump_s` of real time without any progress, so that a step that hangs times out. A step
-    that calls `await resource(VirtualClock).sleep(…)` sleeps in virtual time.
+    When everything waits, the clock jumps to the next timer. So a run that sleeps for a month ends in milliseconds. If
+    a test must stop before that timer, it passes `autojump_s=None` and calls `advance`. While a step runs, the clock
+    jumps only after `autojump_s` of real time without any progress, so that a step that hangs times out. A step that
+    calls `await resource(VirtualClock).sleep(…)` sleeps in virtual time.
 
-    `restart` kills the engine as a crash of its process would, and opens another on the same data, with other code if
-    you pass some. With a `fault` the engine dies by itself, and `survive` restarts it. All other options are passed to
-    the Engine.
+    `restart` kills the engine as a crash of its process would, and opens another engine on the same data, with other
+    code if you pass some. With a `fault` the engine dies by itself, and `survive` restarts it. All other options are
+    passed to the Engine.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Environment:
         return self._is_killed
 
     def kill(self) -> None:
-        """Kill the engine as a crash of its process would: nothing more is written, nothing is cleaned up."""
+        """Kill the engine as a crash of its process would: nothing more is written, and nothing is cleaned up."""
         if not self._is_killed:
             self._is_killed = True
             kill(self.engine)
@@ -137,7 +137,7 @@ class Environment:
         await self._death.wait()
 
     async def restart(self, workflows: Iterable[Workflow[Any, Any] | Operation[Any]] | None = None) -> None:
-        """Kill the engine, unless it is dead already, and open another on the same data. No virtual time passes.
+        """Kill the engine, unless it is dead already, and open another engine on the same data. No virtual time passes.
 
         With `workflows` the next engine has other code, as after a deploy.
         """
@@ -152,18 +152,21 @@ class Environment:
         await self._pilot.quiet()
 
     async def settle(self) -> None:
-        """Wait until nothing more happens: every timer has fired, and all work that they started is done.
+        """Wait until nothing more happens: all timers have fired, and all work that they started is done.
 
         With `autojump_s=None` no time passes, and timers stay. Raises Misuse if the work never ends.
         """
         await self._pilot.settle()
 
     async def advance(self, duration: Duration) -> None:
-        """Let time pass. Stop at every timer until all work that it started is done. Numbers are seconds."""
+        """Let time pass.
+
+        At every timer, wait until all work that the timer has started is done. Numbers are seconds.
+        """
         await self._pilot.advance(span_of(duration, "a duration") // timedelta(microseconds=1))
 
     async def check(self) -> int:
-        """Check everything in the store, as `check_store` does; return the number of runs. The engine may be dead.
+        """Check everything in the store, as `check_store` does, and return the number of runs. The engine may be dead.
 
         No virtual time passes meanwhile, since a timer that fires would change what is being checked.
         """
@@ -180,7 +183,7 @@ class Environment:
             self._pilot.touch()
 
     async def survive(self, scenario: Callable[[Environment], Awaitable[T]]) -> T:
-        """Run a scenario to its end. Each time the engine dies, it is restarted and the scenario begins again.
+        """Run a scenario to its end. Each time the engine dies, the engine is restarted and the scenario begins again.
 
         So write a scenario as a program that may be started again: call `start` with an id, and check before you act.
         """
@@ -229,7 +232,7 @@ class Environment:
         if not self.is_dead:
             opening.result()
         else:
-            # The engine died while it recovered the runs of the one before: restart once more.
+            # The engine died while it recovered the runs of the previous engine. Restart once more.
             with suppress(BaseException):
                 opening.result()
 

@@ -22,17 +22,17 @@ T = TypeVar("T")
 
 Point = Literal["before", "before_effects", "after_effects", "unknown", "unknown_lost", "busy", "refuse"]
 
-# A crash of the process around a commit, and the two ways in which its outcome can stay unknown.
+# Crashes of the process before and after a commit, and the two ways in which the outcome of a commit can stay unknown.
 CRASH_POINTS: tuple[Point, ...] = ("before", "before_effects", "after_effects", "unknown", "unknown_lost")
 DEADLY: frozenset[Point] = frozenset({"before", "before_effects", "after_effects"})
 
-# After this many turns of the loop the effects of a commit (a run goes on, a step starts) have begun.
+# After this many turns of the event loop, the effects of a commit (a run goes on, a step starts) have begun.
 _EFFECT_TURNS = 8
 
 
 @checked(own=("point",))
 class Fault:
-    """What goes wrong with a commit.
+    """A fault of one commit, at one of these points:
 
     - "before": the process dies, and the commit never reaches the store
     - "before_effects": the batch is committed, but the process dies before any reply or effect
@@ -42,9 +42,10 @@ class Fault:
     - "busy": the store refuses for now, `times` times
     - "refuse": the store refuses for good every batch for which `when` is true, so that no other batch is blamed
 
-    It hits the `commit`-th batch (from 1) of those for which `when` is true, or of all. Counting goes on across
-    restarts, and a batch that is resent is the same batch. Transactions of steps count too, unless `when` is given. If
-    the process dies "before" the transaction of a step, its body has already run.
+    The fault hits the batch with the number `commit`, counted from 1. With `when`, only batches for which `when` is
+    true are counted. Counting goes on across restarts, and a batch that is resent is not counted again. Transactions of
+    steps are counted too, unless `when` is given. If the process dies "before" the transaction of a step, its body has
+    already run.
     """
 
     def __init__(
@@ -56,12 +57,12 @@ class Fault:
         self.commit = commit
         self.when = when
         self.times = times
-        self.commits = 0  # batches that came by so far
+        self.commits = 0  # batches that were counted so far
         self.struck = 0  # how often the fault has struck
         self._matching = 0
         self._last: tuple[str, int] | None = None
         self._is_hit = False
-        self._places: dict[StepPlace, bool] = {}  # transactions that came by, and whether they are hit
+        self._places: dict[StepPlace, bool] = {}  # transactions that were counted, and whether they are hit
 
     @classmethod
     def random(cls, seed: int | None = None, *, points: Sequence[Point] = CRASH_POINTS, commits_max: int = 20) -> Fault:
@@ -91,8 +92,10 @@ class Fault:
         return hit
 
     def strikes_at(self, place: StepPlace) -> bool:
-        """Count the transaction of a step, and return whether the fault hits it. If the same engine begins it again, it
-        is the same transaction."""
+        """Count the transaction of a step, and return whether the fault hits it.
+
+        If the same engine begins the transaction again, it is not counted again.
+        """
         if self.when is not None:
             return False
         if place not in self._places:
@@ -115,8 +118,8 @@ class _InVain(Exception):
 class FaultyStore(StoreProxy):
     """Passes every request to `inner` until its fault strikes.
 
-    A fatal fault calls `died` in a plain callback, and the store answers nothing any more. `died` must kill the engine
-    (`perdure.testing.control.kill`). `Environment(fault=…)` does all this.
+    A fatal fault calls `died` in a plain callback. After that, the store answers no request. `died` must kill the
+    engine (`perdure.testing.control.kill`). `Environment(fault=…)` does all this.
     """
 
     def __init__(self, inner: Store, fault: Fault, died: Callable[[], object]) -> None:
@@ -183,7 +186,7 @@ class FaultyStore(StoreProxy):
         raise EngineBug("a dead store went on")
 
     async def _in_vain(self, place: StepPlace, body: Callable[[Any], Any]) -> None:
-        """Run a step's body, and roll back what it did."""
+        """Run a step's body, and roll back its writes."""
 
         def plain(connection: Any) -> Staged:
             body(connection)

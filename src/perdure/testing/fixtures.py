@@ -15,7 +15,7 @@ __all__ = ["explored"]
 
 @pytest.fixture
 def explored() -> Callable[..., Exploration]:
-    """Return a function that explores a workflow, and fails the test if something was found.
+    """Return a function that explores a workflow, and fails the test if the exploration finds something.
 
     The function takes the arguments of `perdure.testing.explore`, and returns the report.
 

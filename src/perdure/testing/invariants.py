@@ -20,19 +20,19 @@ _QUEUE = 10_000
 
 @checked
 async def check_store(store: Store, *, now: int | None = None) -> int:
-    """Check every run of an open store; return how many there are. Raises InvariantViolated with all problems.
+    """Check every run of an open store, and return how many runs there are. Raises InvariantViolated with all problems.
 
     Runs: the fields of a row fit each other. The journal and the audit have no gaps. Every change of status is in the
     transition table and has its own version; the last one is the run's status. A finished run waits for nothing, has
-    nothing staged and no owner. A suspended run waits for something. Nothing that is in the journal is waited for or
-    staged.
+    nothing staged and no owner. A suspended run waits for something. A result that is in the journal is neither waited
+    for nor staged.
 
     Events: no event belongs to a finished run. A position that an event has won is marked as won, and a marked position
     has a winner. No run waits for the end of a run that has ended. With `now`, in microseconds since the epoch: no run
-    waits for an event that is there and has not expired.
+    waits for an event that is in the store and has not expired.
 
-    Artifacts and tasks: a finished run has nothing staged and no open task. A run waits for each open task, and a run
-    that waits for a task has it.
+    Artifacts and tasks: a finished run has nothing staged and no open task. For each open task, a run waits. For each
+    run that waits for a task, the task exists.
     """
     wrong: list[str] = []
     seen = 0
@@ -115,7 +115,7 @@ def _problems_of_audit(run: Run, audit: list[Audit]) -> Iterator[str]:
             status = became
             expected = {version + 1}
         else:
-            expected = {version, version + 1}  # A hold leaves the version, an update takes a new one.
+            expected = {version, version + 1}  # A hold keeps the version, and an update takes a new version.
         if row.version not in expected:
             yield f"went from version {version} to {row.version} in audit row {row.seq} ({row.became})"
         version = row.version
@@ -163,7 +163,7 @@ def _problems_of_events(run: Run, loaded: LoadedRun) -> Iterator[str]:
 
 
 async def _problems_of_ends(store: Store, loaded: LoadedRun) -> AsyncIterator[str]:
-    """Check that marked positions have a winner, and that others have none."""
+    """Check that marked positions have a winner, and that other positions have no winner."""
     targets = [wait.target for wait in loaded.waits if wait.target is not None]
     known = await store.load(targets)
     over = {one for one in targets if one not in known or known[one].run.status in FINISHED}

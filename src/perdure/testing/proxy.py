@@ -1,6 +1,6 @@
 """A store that passes every request to another store: the base of stores that watch, count or fail.
 
-It has a class for each slice of the port, as the stores have.
+The proxy has a class for each part of the store's interface, as the stores have.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Which runs can go on, computed again from all rows of messages and their events, and compared with what engines
-stored."""
+"""A check of which runs can go on. It is computed again from all rows of messages and their events, and compared with
+the state that engines have stored."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ async def assert_readiness_agrees(
 ) -> int:
     """Assert that all stored hierarchies are sound, and return the number of runs.
 
-    Rows that must be unique are unique, and each run's status is what its rows say. With `at_rest`, call it when
-    engines that have these operations have nothing left to do: then no run can go on by its rows. Raises
-    InvariantViolated.
+    Rows that must be unique are unique, and the status of each run agrees with its rows. With `at_rest`, this also
+    asserts that no run can go on according to its rows; call it then only when the engines that have these operations
+    have nothing left to do. Raises InvariantViolated.
     """
     known = {operation.name: operation.strategy for operation in operations}
     roots: dict[str, None] = {}

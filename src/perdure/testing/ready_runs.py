@@ -1,6 +1,7 @@
-"""Which runs can go on, computed from all rows of `messages` and `message_event` as the protocol's own query does.
+"""The runs that can go on, computed from all rows of `messages` and `message_event` as the protocol's own query does.
 
-It uses neither the engine's rules nor anything that an engine remembers or received: these are checked against it.
+The computation uses neither the engine's rules nor anything that an engine has in memory, because these are checked
+against its result.
 """
 
 from __future__ import annotations
@@ -113,10 +114,11 @@ class _Rows:
         return 0 if context is None else context.get(NOT_BEFORE) or 0
 
     def _window(self, own: list[MessageEvent]) -> tuple[list[str], list[str], int] | None:
-        """Return the messages that were emitted, and those that were asked to roll back, in the last window, and its
-        time.
+        """Return the messages that were emitted in the last window, those that were asked to roll back in it, and the
+        time of the window.
 
-        The window is between the last SUSPENDED but one and the last.
+        The last window ends with the last SUSPENDED row. It begins after the previous SUSPENDED, ROLLING_BACK or SEEN
+        row. Return None if a ROLLING_BACK or SEEN row comes after the last SUSPENDED row.
         """
         bounds = [
             place
@@ -132,8 +134,8 @@ class _Rows:
         return emitted, undone, own[last].created_at
 
     def _children(self, lineage: Lineage, emitted: list[str], undone: list[str]) -> tuple[list[str], bool]:
-        """Return the handlers that have not begun, forwards or backwards, and whether one that has begun is not
-        done."""
+        """Return the handlers that have not begun their work or their rollback, and whether a handler that has begun is
+        not done."""
         missing: list[str] = []
         busy = False
         for message_ids, begins, ends in (
@@ -147,7 +149,7 @@ class _Rows:
                     seen = self.seen.get((message_id, handler))
                     rows = self.by_lineage.get(seen.cooperation_lineage, []) if seen else []
                     types = {row.type for row in rows if row.cooperation_lineage[-2] == lineage[-1]}
-                    # Rolling back ends a commit: only the rows after it count.
+                    # A rollback ends the commit, so only the rows after it count.
                     is_back = EventType.ROLLING_BACK in types
                     is_done = bool(types & (_UNDONE if is_back else ends))
                     is_at_work = bool(types) and not is_back and EventType.COMMITTED not in types

@@ -1,10 +1,10 @@
 """Yield points: places where a test can stop an op, so that two racing ops meet in a chosen order.
 
 An op passes four points, named after it: "send.submit" before it is queued, "send.before_commit" when its batch is
-decided, "send.committed" before any reply, "send.done" when its effects have begun. The same holds for start, advance
-(a run went on), due (a timer among events), cancel, expire, wake, release and all other ops of `perdure.kernel.ops`.
-The batch passes one more point, "batch.take", before its ops are taken from the queue: ops that are queued meanwhile
-are in the batch too.
+decided, "send.committed" before any reply, "send.done" when its effects have begun. The points of all other ops of
+`perdure.kernel.ops` have the same endings: start, advance (a run went on), due (a timer among events), cancel, expire,
+wake, release and so on. The batch passes one more point, "batch.take", before its ops are taken from the queue. Ops
+that are queued while it is held there are in the batch too.
 """
 
 from __future__ import annotations
@@ -76,7 +76,10 @@ class YieldPoints:
 
     @contextmanager
     def hold(self, point: str, *, run: str | None = None) -> Generator[Held]:
-        """Stop ops at this point (those of one run only) until the block is left, or `release` is called."""
+        """Stop ops at this point until the block is left, or `release` is called.
+
+        With `run`, stop only ops of that run.
+        """
         held = Held(point, run)
         self._held.append(held)
         try:
@@ -92,7 +95,10 @@ class YieldPoints:
         await future
 
     def reached(self, point: str, run_id: str) -> Awaitable[object] | None:
-        """Called by the engine. The engine awaits what it returns before the op goes on, where that is possible."""
+        """Note that an op has reached a point.
+
+        The engine calls this. Where possible, the engine awaits the result before the op goes on.
+        """
         self.seen.append((point, run_id))
         for awaited in list(self._awaited):
             name, run, future = awaited

@@ -1,1 +1,1 @@
-"""What all models and all faces need: values as JSON and back, checks of arguments, times, failures, limits."""
+"""Modules that all models share: values as JSON and back, checks of arguments, times, failures, limits."""

@@ -4,7 +4,8 @@
 type before the first line of the body runs. So no work is half done, and callers never see a TypeError, an
 AttributeError or a driver's error from inside. The check uses only the annotations, so a new method is covered at once.
 
-The function itself checks what annotations do not say: how long a text may be, which duration is too short.
+The function itself checks the rules that annotations do not express, for example how long a text may be, or which
+duration is too short.
 
 Every public parameter that is a duration is a `Duration`: a timedelta, or a number of seconds. A duration that is
 negative, not finite, or too long for a timedelta is refused. A parameter whose name ends in `_s` is a number of
@@ -63,8 +64,8 @@ def shown(value: object) -> str:
 
 
 def _beginning(value: Any, chars: int, depth: int) -> str:
-    """Return at least so many characters of a repr, if it has them. Only builtin types are cut, since other types
-    define their own repr."""
+    """Return at least `chars` characters of a repr, or the whole repr if it is shorter. Only builtin types are cut,
+    since other types define their own repr."""
     kind = type(value)
     if kind in (str, bytes):
         return repr(value[:chars])
@@ -94,9 +95,9 @@ def check_storable(text: str, place: str, chars_max: int = 500) -> None:
 
 
 class Form:
-    """What an annotation allows: a test (`allows`) and a text for the message (`words`). For lists, mappings and unions
-    `parts` yields the parts of a value, each with its place and its own form, so that a message can name the wrong
-    part."""
+    """The values that an annotation allows: a test (`allows`) and a text for the message (`words`). For lists, mappings
+    and unions `parts` yields the parts of a value, each with its place and its own form, so that a message can name the
+    wrong part."""
 
     __slots__ = ("allows", "parts", "surely", "words")
 
@@ -110,7 +111,7 @@ class Form:
         self.words = words
         self.allows = allows
         self.parts = parts
-        self.surely = surely  # types of which every value is allowed, so that most arguments need no test
+        self.surely = surely  # types whose values are all allowed, so that most arguments need no test
 
     def wrong(self, value: Any, place: str) -> str:
         """Return a text that says what is wrong with a value that is not allowed."""
@@ -171,7 +172,7 @@ _PLAIN: Final[dict[Any, Form]] = {
 
 
 def form_of(hint: Any) -> Form | None:
-    """Return what an annotation allows; None if it allows everything or cannot be tested."""
+    """Return the form of an annotation, or None if it allows everything or cannot be tested."""
     if hint in _UNHINTED or isinstance(hint, (TypeVar, str, typing.ForwardRef)):
         return None
     if hint is None:
@@ -345,7 +346,7 @@ def _showable(form: Form) -> Form:
 def _can_be_shown(value: object) -> bool:
     try:
         repr(value)
-    except Exception:  # noqa: BLE001 - it is anybody's code
+    except Exception:  # noqa: BLE001 - the code of a user may raise anything
         return False
     return True
 
@@ -406,8 +407,8 @@ class Checker:
 
 
 class _Names(dict[str, Any]):
-    """The names that an annotation may use. A name that the module imports only for type checkers stands for any of
-    Perdure's classes with this name (see `_late`)."""
+    """The names that an annotation may use. If the module imports a name only for type checkers, the name means any
+    class of Perdure with this name (see `_late`)."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         super().__init__({**vars(builtins), **names})
@@ -428,7 +429,7 @@ def _meaning(annotation: Any, names: Mapping[str, Any]) -> Any:
 
 def check_fields(made: object, *, positive: bool = False) -> None:
     """Raise InvalidArguments for the first field of a value that has a wrong type. A class that users construct calls
-    this in `__post_init__`, since msgspec checks what it decodes but not a constructor's arguments. With `positive`,
+    this in `__post_init__`, since msgspec checks decoded values but not a constructor's arguments. With `positive`,
     numbers must be greater than 0."""
     for name, form in _fields_of(type(made)):
         value = getattr(made, name)
@@ -500,9 +501,9 @@ def checked(
     constructor: bool = True,
     own: Collection[str] = (),
 ) -> Any:
-    """Check the arguments of a function, or those of all public methods of a class and of its `constructor`. Use
-    `constructor=False` if only Perdure makes such objects. The function checks the parameters in `own` itself, since it
-    can say better what to do instead."""
+    """Check the arguments of a function, or of all public methods of a class and its `constructor`. Use
+    `constructor=False` if only Perdure makes objects of the class. The function checks the parameters in `own` itself,
+    since its message can give better advice."""
     if what is None:
         return functools.partial(_checked, error=error, constructor=constructor, own=own)
     return _checked(what, error=error, constructor=constructor, own=own)

@@ -1,8 +1,8 @@
-"""One form for equal values. It decides whether two requests with the same id or key ask for the same.
+"""One form for equal values. It decides whether two requests with the same id or key are equal.
 
 Sets and the keys of objects are sorted, a whole number is an integer however it was written, and a time with a zone is
-in UTC. All of this works on JSON, so a value has the same form as its JSON text that is read without its type. Times
-are the exception: without its type, a time is just a text.
+in UTC. All of this works on JSON. So a value has the same form as its JSON text, even if the text is read without the
+type. Times are the exception: without its type, a time is just a text.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _whole(number: float) -> float:
 
 
 class _Form(NamedTuple):
-    """What is made equal, beside the order: numbers, and times in different zones."""
+    """The values that are made equal, beside the order: numbers, and times in different zones."""
 
     numbers: bool
     instants: bool

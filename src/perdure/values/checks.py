@@ -1,5 +1,6 @@
-"""Checks of callers' arguments: ids, tags, reasons, limits, times. Each error names the argument. Every store and every
-driver can take the values that pass."""
+"""Checks of callers' arguments: ids, tags, reasons, limits, times.
+
+Each error names the argument. Every store and every driver accepts the values that pass the checks."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def checked_remark(reason: str, actor: str) -> None:
 
 
 def checked_tags(tags: Mapping[str, str] | None) -> dict[str, str]:
-    """Raises InvalidArguments."""
+    """Return the tags as a dict. Raises InvalidArguments."""
     if tags is None:
         return {}
     if not isinstance(tags, Mapping):
@@ -62,12 +63,12 @@ def checked_number(number: object, what: str) -> int:
 
 
 def checked_version(version: object) -> int | None:
-    """Raises InvalidArguments."""
+    """Return a version, or None if it was left out. Raises InvalidArguments."""
     return None if version is None else checked_number(version, "version")
 
 
 def checked_flag(flag: object, what: str) -> bool:
-    """Raises InvalidArguments."""
+    """Return a flag. Raises InvalidArguments."""
     if not isinstance(flag, bool):
         raise InvalidArguments(f"{what} is True or False, not {shown(flag)}")
     return flag
@@ -93,7 +94,7 @@ def checked_time(time: object, what: str) -> int | None:
 
 
 def checked_times(times: object, what: str) -> list[int]:
-    """Raises InvalidArguments, Misuse."""
+    """Return times as microseconds since the epoch. Raises InvalidArguments, Misuse."""
     if isinstance(times, str) or not isinstance(times, Sequence):
         raise InvalidArguments(f"{what} is a list of times, not {shown(times)}")
     return [checked_time(time, f"each of {what}") or 0 for time in times]

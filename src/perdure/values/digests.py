@@ -16,7 +16,7 @@ import msgspec
 from perdure.values.canonical import canonical
 from perdure.values.json import Signature, python_form
 
-# The digest of larger arguments is LARGE: to encode them would make replays slow.
+# The digest of larger arguments is LARGE, since encoding them would make replays slow.
 BYTES_MAX: Final = 1024
 SURELY_LARGE_CHARS: Final = 2 * BYTES_MAX  # of JSON, in which parameters have names
 LARGE: Final = "large"
@@ -26,7 +26,7 @@ _encode: Final = msgspec.json.Encoder(enc_hook=python_form, order="deterministic
 
 def digest_of(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Return the digest of the arguments: eight digits, LARGE if they are large, or empty if they have no JSON form. An
-    empty digest is equal to every other."""
+    empty digest counts as equal to every other digest."""
     for value in args:
         if type(value) is str and len(value) > BYTES_MAX:
             return LARGE
@@ -47,7 +47,7 @@ def digest_of(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any
 def _by_place(
     names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the same arguments, as many of them as possible by place instead of by name."""
+    """Return the same arguments, with as many as possible given by place instead of by name."""
     found, rest = list(args), dict(kwargs)
     for name in names[len(args) :]:
         if name not in rest:

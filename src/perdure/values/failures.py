@@ -1,4 +1,4 @@
-"""Exceptions as data and back. A workflow always gets the rebuilt exception, the first time as in every replay.
+"""Exceptions as data and back. A workflow always gets the rebuilt exception, both the first time and in every replay.
 
 The stored form of a failure is bounded, including its causes and the members of a group: see the limits below.
 """
@@ -36,7 +36,7 @@ _WHERE = "_perdure_where"
 
 
 class _Room:
-    """How much may still be stored of one failure. Once it is used up, only the beginnings of messages are stored."""
+    """The space that is left to store one failure. Once it is used up, only the beginnings of messages are stored."""
 
     def __init__(self) -> None:
         self._left = FAILURE_MAX_CHARS
@@ -97,7 +97,8 @@ def _cause(error: BaseException) -> BaseException | None:
 
 
 def _data(error: BaseException, room: _Room) -> tuple[list[Any] | None, dict[str, Any], dict[str, Any], bool]:
-    """Return the exception's arguments, its attributes, what C keeps, and whether something had to be left out."""
+    """Return the exception's arguments, its attributes, its built-in fields, and whether something had to be left
+    out."""
     given = [error.message] if isinstance(error, BaseExceptionGroup) else list(error.args)
     args = encoded(given)
     if args is NO_FORM or not room.has(args):
@@ -127,10 +128,11 @@ def _stored(values: Mapping[str, Any], room: _Room) -> tuple[dict[str, Any], boo
 
 
 def rebuild(failure: Failure, *, run_id: str, position: str = "", seq: int | None = None) -> Exception:
-    """Rebuild the exception: as its own class, or as a class derived from it and StepFailed; as StepFailed itself if
-    this process has not imported its class.
+    """Rebuild the exception, as an instance of its own class or of a class that derives from it and StepFailed. If this
+    process has not imported the class, the result is a StepFailed.
 
-    After several attempts its cause is a MaxRetriesExceeded with the history. The cause of that is the exception's own.
+    After several attempts, the cause of the exception is a MaxRetriesExceeded with the history. The MaxRetriesExceeded
+    has the exception's original cause.
     """
     members = [rebuild(one, run_id=run_id) for one in failure.members]
     error = replica(failure, members, message_of, run_id=run_id, position=position)
@@ -164,9 +166,10 @@ class _Unrepeatable(StepFailed, NonRetryable): ...
 
 
 def receive(failure: Failure, *, run_id: str, position: str, is_final: bool = False) -> BaseException:
-    """Rebuild an exception that another process sent. Its stored form is what was sent, with the stack of that process.
+    """Rebuild an exception that another process sent. Its stored form is the failure that was sent, with the stack of
+    that process.
 
-    `is_final`: no retry policy applies to it, as with SystemExit.
+    `is_final` says that no retry policy applies to it, as with SystemExit.
     """
     rebuilt = rebuild(failure, run_id=run_id, position=position)
     error = _Unrepeatable(failure.message) if is_final else rebuilt
@@ -175,17 +178,17 @@ def receive(failure: Failure, *, run_id: str, position: str, is_final: bool = Fa
 
 
 def mark(error: BaseException, seq: int) -> None:
-    """Remember which journal entry an exception came from."""
+    """Mark an exception with the journal entry that it came from."""
     error.__dict__[_MARK] = seq
 
 
 def locate(error: BaseException, where: str) -> None:
-    """Remember where in a workflow an exception happened, for people: in which branch of a graph."""
+    """Mark an exception with the place in the workflow where it was raised, for people: the branch of a graph."""
     error.__dict__[_WHERE] = where
 
 
 def where_of(error: BaseException) -> str:
-    """Return where the exception happened, if `locate` noted it."""
+    """Return the place that `locate` noted for the exception, or ""."""
     where: str = error.__dict__.get(_WHERE, "")
     return where
 
@@ -201,8 +204,8 @@ def _sent(error: BaseException) -> Failure | None:
 
 
 def entry_of(error: BaseException, elapsed: int = 0) -> int | None:
-    """Return the earliest journal entry that caused this exception: its own entry, or else that of its causes. A bare
-    TimeoutError belongs to the entry at which the last timeout had passed (`elapsed`).
+    """Return the earliest journal entry that caused this exception: its own entry, or else the entry of one of its
+    causes. A bare TimeoutError belongs to the entry at which the last timeout had passed (`elapsed`).
 
     If the exception is a step's own failure, its context is ignored: the workflow had already handled that earlier
     failure, and a retry must not repeat it.

@@ -1,6 +1,6 @@
 """Python values as JSON text and back, typed by annotations, through msgspec.
 
-What a workflow or a step receives is always decoded from the text that is stored, live as in replay.
+Workflows and steps always receive values decoded from the stored text, both live and in a replay.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from perdure.values.patterns import Searches
 from perdure.values.type_patterns import check_patterns
 
 PAYLOAD_MAX_BYTES = 2 * 1024 * 1024
-ANY_SIZE: Final = sys.maxsize  # bounded elsewhere
+ANY_SIZE: Final = sys.maxsize  # the size is bounded elsewhere
 _LONG_NUMBER_DIGITS = 300
 _LONG_NUMBER = re.compile("(?<![0-9])[0-9]{300}")  # only from a number's first digit on
 UNSTORABLE_TEXT = re.compile("[\0\ud800-\udfff]")  # in keys and names: NUL and lone surrogates
@@ -38,8 +38,8 @@ def bytes_of(text: str) -> int:
 
 
 def to_text(value: Any, what: str, payload_max: int = PAYLOAD_MAX_BYTES) -> str:
-    """Return the value as JSON text. Raises UnstorableValue, which names the type and the path, if that is
-    impossible."""
+    """Return the value as JSON text. Raises UnstorableValue, with the type and the path, if the value cannot be
+    stored."""
     try:
         data = _ENCODER.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
@@ -144,7 +144,7 @@ class Reader:
 class Signature:
     """A function's parameters and result: checks calls, writes arguments as JSON, reads them back."""
 
-    tells_staged = False  # Whether results include what the step has staged.
+    tells_staged = False  # Whether results include the artifacts that the step has staged.
 
     def __init__(self, function: Callable[..., Any], what: str, local_names: Mapping[str, Any]) -> None:
         self.what = what
@@ -184,7 +184,7 @@ class Signature:
         return dict(self._bind(args, kwargs))
 
     def complete(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments by name, with the defaults of those that were left out."""
+        """Return the arguments by name, with defaults for the arguments that were left out."""
         defaults = {p.name: p.default for p in self._parameters if p.default is not p.empty}
         return {**defaults, **arguments}
 
@@ -227,9 +227,9 @@ class Signature:
     def copy(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], payload_max: int = PAYLOAD_MAX_BYTES
     ) -> tuple[tuple[Any, ...], dict[str, Any], int]:
-        """Return a copy of the arguments, so that later changes by the caller or the callee have no effect, and the
-        length of their JSON. The length is 0 if the arguments are immutable and need no copy. They are not stored, so
-        a `payload_max` below the default does not count.
+        """Return a copy of the arguments, and the length of their JSON. With the copy, later changes by the caller or
+        the callee have no effect. The length is 0 if the arguments are immutable and need no copy. The arguments are
+        not stored, so a `payload_max` below the default does not count.
 
         Raises InvalidDefinition if the annotations make no sense, before the callee has done anything.
         """
@@ -249,7 +249,8 @@ class Signature:
         return self._resolve()[0]
 
     def _resolve(self) -> tuple[Reader, Reader]:
-        """Resolve the annotations at first use, since they may name what is defined further down in the module."""
+        """Resolve the annotations at first use, since they may name classes that are defined further down in the
+        module."""
         if self._readers is None:
             hints = _type_hints(self._function, self.what, self._local_names)
             fields: list[tuple[str, Any, Any]] = []
@@ -292,7 +293,7 @@ def local_names(function: Callable[..., Any], depth: int) -> Mapping[str, Any]:
 
 
 def _culprit(value: Any, path: str = "$", depth: int = 0) -> str | None:
-    """Return what in the value cannot be stored, and where; None if nothing is found."""
+    """Return the part of the value that cannot be stored, and its path. None if nothing is found."""
     if isinstance(value, float) and not math.isfinite(value):
         return f"{value} at {path} is not a number that JSON has"
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 1024:

@@ -19,7 +19,7 @@ _TOO_MUCH: Final = "%s is more than any machine has"
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """The limits of an engine or a client. A client uses those of the store and of events.
+    """The limits of an engine or a client. A client uses the limits of the store and of events.
 
     Runs: an engine keeps at most `live_runs_max` suspended runs in memory and replays the others on demand. A workflow
     that runs `callbacks_max` callbacks without waiting for anything is held. A run whose process died `recoveries_max`
@@ -38,8 +38,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     worked for `restart_forget_s` in between. A failed commit is resent after `resend_first_s`, then after pauses that
     grow to `resend_max_s`.
 
-    The coordinator: callers wait while `inbox_max` operations are queued; a batch has at most `batch_ops_max` of them
-    and `batch_bytes_max` bytes.
+    The coordinator: callers wait while `inbox_max` operations are queued; a batch has at most `batch_ops_max`
+    operations and `batch_bytes_max` bytes.
     """
 
     live_runs_max: int = 20_000

@@ -35,7 +35,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 class _Tame(logging.Filter):
     """Escapes the message of a log record before any handler sees it, and indents the lines of its traceback, so that
-    none of them looks like another record."""
+    no line looks like another record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         said = record.getMessage()

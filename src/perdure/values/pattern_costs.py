@@ -1,15 +1,16 @@
 """The worst-case cost of a search with Python's `re`, computed from the pattern alone.
 
-msgspec checks `Meta(pattern=…)` with `re`, which tries one way after the other to match. With some patterns there are
-so many ways that a short text takes for ever. `cost_of` counts them: it makes an automaton whose states are the places
-of the pattern that read a character, and looks for two paths through it that read the same text.
+msgspec checks `Meta(pattern=…)` with `re`, which tries one way to match after the other. With some patterns, a short
+text has so many ways that the search takes for ever. `cost_of` bounds the number of ways. It builds an automaton whose
+states are the places of the pattern that read a character, and looks for two paths that read the same text.
 
-- Two paths from a state back to itself: the ways double with each turn, so the time is exponential.
-- A state that a path stays in while another one leads to a second state that it can stay in as well: the time grows
-  with the square of the text, or with a higher power for a chain of such states.
-- Otherwise the time is in proportion to the text.
+- If two such paths lead from a state back to itself, the number of ways doubles with each turn: the time is
+  exponential.
+- If one path can stay in a state while another path leads to a second state and can stay there, the time grows with the
+  square of the text's length. For a chain of such states, it grows with a higher power.
+- Otherwise the time is proportional to the length of the text.
 
-It errs on the side of more: what it calls linear is.
+The result may be too high, but never too low: a pattern with the cost 1 is linear.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ from importlib import import_module
 from itertools import product
 from typing import Any, Final
 
-# How `re` itself reads patterns. It is no public module, but what it gives has been the same since 3.11, our oldest.
+# The parser that `re` itself uses. It is not public, but its results have been the same since Python 3.11, the oldest
+# supported version.
 _parser: Any = import_module("re._parser")
 _constants: Any = import_module("re._constants")
 
 EXPONENTIAL: Final = 1_000
-_STATES_MAX: Final = 150  # More: repetitions with bounds are taken for such without.
+_STATES_MAX: Final = 150  # With more states, bounded repetitions are treated as unbounded.
 _TRIPLES_MAX: Final = 20_000
-_WAYS_MAX: Final = 100_000  # of one text, where nothing is repeated without a bound
+_WAYS_MAX: Final = 100_000  # of matching one text, if no repetition is unbounded
 _WAYS_ANYWHERE_MAX: Final = 300  # the same, if each place of the text is tried
 _CHARS: Final = (1 << 128) - 1
 _MULTILINE, _DOTALL, _IGNORECASE, _ASCII = 8, 16, 2, 256
-# Characters beyond ASCII, in kinds of which none has a character of another: digits, other word characters, spaces, all
-# else.
+# Characters beyond ASCII, in four disjoint kinds: digits, other word characters, spaces, and all others.
 _DIGITS, _LETTERS, _SPACES, _OTHERS = 1, 2, 4, 8
 _ALL: Final = _DIGITS | _LETTERS | _SPACES | _OTHERS
 
 
 @dataclass(frozen=True, slots=True)
 class _Chars:
-    """A set of characters: those of ASCII as bits, and kinds of those beyond."""
+    """A set of characters: ASCII characters as bits, and the kinds of characters beyond ASCII."""
 
     ascii: int
     kinds: int
@@ -52,21 +53,22 @@ _ANY: Final = _Chars(_CHARS, _ALL)
 @dataclass(slots=True)
 class _Part:
     """A part of a pattern: the states that it can begin and end with, and whether it can read nothing. `ends_free` are
-    those after which nothing is asked any more; `skips_free`: it can read nothing, and asks for nothing."""
+    the end states after which nothing more is required. `skips_free` says that the part can read nothing and requires
+    nothing else, in contrast to an assertion."""
 
     first: list[int] = field(default_factory=list)
     last: list[int] = field(default_factory=list)
     ends_free: list[int] = field(default_factory=list)
     skips: bool = True
     skips_free: bool = True
-    ways: int = 1  # to match one text, as far as there are bounds
+    ways: int = 1  # of matching one text, without unbounded repetitions
     has_loop: bool = False
 
 
 @lru_cache(maxsize=1024)
 def cost_of(pattern: str) -> int:
-    """The power of a text's length that the time of a search grows with: 1 is linear. EXPONENTIAL or more: no power is
-    enough."""
+    """Return the power of the text's length with which the time of a search grows: 1 is linear. EXPONENTIAL or more
+    means that no power is enough."""
     tree = _parser.parse(pattern)
     is_anywhere = not _is_anchored(tree, tree.state.flags)
     ways = _ways(tree)
@@ -79,8 +81,8 @@ def cost_of(pattern: str) -> int:
 
 
 def _ways(tree: Any) -> int | None:
-    """In how many ways one text can match at one place at most; None if something is repeated without a bound, or asks
-    for what stands elsewhere."""
+    """Return the largest number of ways in which one text can match at one place. None if the pattern has an unbounded
+    repetition, or a part that cannot be counted, for example a look-around."""
     found = 1
     for name, value in tree:
         inner: int | None = 1
@@ -104,23 +106,23 @@ def _ways(tree: Any) -> int | None:
 
 
 class _TooMany(Exception):
-    """There are more states than are looked at."""
+    """The pattern has too many states to examine."""
 
 
 class _Automaton:
     def __init__(self, states_max: int | None, *, is_anywhere: bool) -> None:
         self._states_max = states_max
         self._is_anywhere = is_anywhere
-        self._twice: set[tuple[int, int]] = set()  # from one state to another in two ways, reading nothing between
+        self._twice: set[tuple[int, int]] = set()  # pairs of states with two direct links
         self._chars: list[_Chars] = []
         self._follow: list[set[int]] = []
-        self._extra = 1  # the cost of what is looked at ahead or behind
-        self._depth = 0  # of repetitions without a bound
+        self._extra = 1  # the cost of look-arounds, and of loops around parts that read nothing
+        self._depth = 0  # of nested unbounded repetitions
 
     def cost(self, tree: Any) -> int:
         whole = self._sequence(tree, tree.state.flags)
         starts = set(whole.first)
-        if self._is_anywhere and not whole.skips_free:  # What can match nothing does so at the first place.
+        if self._is_anywhere and not whole.skips_free:  # A pattern that can match nothing matches at the first place.
             anywhere = self._state(_ANY)
             self._follow[anywhere] |= {anywhere, *whole.first}
             starts = {anywhere}
@@ -216,7 +218,7 @@ class _Automaton:
         for _ in range(fewest):
             found = self._then(found, self._sequence(inner, flags))
         if most > fewest:
-            # From the last one back: each may be left out only with all that follow.
+            # Built from the last repetition back: each may be left out only together with all later repetitions.
             rest = _Part()
             for _ in range(most - fewest):
                 rest = self._optional(self._then(self._sequence(inner, flags), rest))
@@ -225,7 +227,8 @@ class _Automaton:
         return found
 
     def _read_nothing(self, ways: int) -> None:
-        """Note that a part can read nothing in so many ways: each turn of a loop around it multiplies them."""
+        """Note the number of ways in which a part can read nothing. Each turn of a loop around the part multiplies the
+        ways."""
         if ways > 1 and self._depth:
             self._extra = EXPONENTIAL
 
@@ -242,7 +245,8 @@ class _Automaton:
         return part
 
     def _looked_at(self, inner: Any, flags: int) -> _Part:
-        """What is looked at ahead or behind is matched like a pattern of its own, at each place that gets there."""
+        """Return the part of a look-ahead or look-behind. It is matched like a pattern of its own, at each place where
+        the search reaches it."""
         other = _Automaton(self._states_max, is_anywhere=False)
         whole = other._sequence(inner, flags)
         cost = max(other._extra, other._paths(whole, set(whole.first)).cost())
@@ -255,8 +259,8 @@ class _Automaton:
 class _Paths:
     """An automaton that is searched for paths that read the same text.
 
-    A path that has reached a free end has found a match: `re` may try to make the match longer, but does not go back
-    before it. So only paths that avoid free ends, the `inner` ones, are tried in vain.
+    A path that has reached a free end has found a match. `re` may try to make the match longer, but never goes back
+    before it. So only paths that avoid free ends (`inner`) can be tried in vain.
     """
 
     def __init__(
@@ -282,7 +286,7 @@ class _Paths:
         if self._twice or self._ways > _WAYS_MAX or any(map(self._doubles, circles)):
             return EXPONENTIAL
         after = {state: self._chained(state, self._inner, self._inner_circles) for state in self._inner_circles}
-        # An inner circle leads to others, and none of them back, so the chains end.
+        # An inner circle leads to other circles, and none of these leads back, so the chains end.
         longest: dict[int, int] = {}
 
         def chain(state: int) -> int:
@@ -296,13 +300,13 @@ class _Paths:
         return 1 + max(chains, default=0)
 
     def _doubles(self, circle: frozenset[int]) -> bool:
-        """Whether two different paths lead from a state of a circle back to it with the same text."""
+        """Whether two different paths lead from a state of a circle back to that state with the same text."""
         state = next(iter(circle))
         apart = [pair for pair in self._pairs((state, state), circle) if pair[0] != pair[1]]
         return any((state, state) in self._pairs(pair, circle) for pair in apart)
 
     def _pairs(self, begin: tuple[int, int], circle: frozenset[int]) -> set[tuple[int, int]]:
-        """The pairs of states that two paths within a circle are in after the same text."""
+        """Return the pairs of states that two paths within a circle can reach with the same text."""
         found: set[tuple[int, int]] = set()
         waiting = [begin]
         while waiting:
@@ -314,8 +318,8 @@ class _Paths:
         return found
 
     def _chained(self, state: int, follow: _Follow, circles: dict[int, frozenset[int]]) -> set[int]:
-        """The states of inner circles that a path can be in, and stay in, while another one stays in this state: one
-        text leads from the state back to it, from it to the other one, and from that back to it."""
+        """Return the states of inner circles that are chained to this state: the same text leads from this state back
+        to itself, from this state to the other state, and from the other state back to itself."""
         own = self._inner_circles.get(state, frozenset())
         candidates = (_reached({state}, self._inner) & self._inner_circles.keys()) - own
         return {one for one in candidates if self._is_chained(state, one, follow, circles[state])}
@@ -347,7 +351,7 @@ _Follow = Mapping[int, set[int]]
 
 
 def _reached(begin: Iterable[int], follow: _Follow) -> set[int]:
-    """The states that are reached in one step or more."""
+    """Return the states that are reached in one step or more."""
     found: set[int] = set()
     waiting = list(begin)
     while waiting:
@@ -358,7 +362,7 @@ def _reached(begin: Iterable[int], follow: _Follow) -> set[int]:
 
 
 def _circles(follow: _Follow) -> dict[int, frozenset[int]]:
-    """The states that lead back to themselves, each with all that it is in a circle with."""
+    """Return the states that lead back to themselves, each with all states of its circle."""
     ahead = {state: _reached({state}, follow) for state in follow}
     return {
         state: frozenset(one for one in found if state in ahead[one])
@@ -388,7 +392,8 @@ def _chars_of(name: str, value: Any, flags: int) -> _Chars:
                 bits |= found.ascii
                 kinds |= found.kinds
             whole = _Chars(bits, kinds)
-            # A range beyond ASCII does not have all characters of its kinds, so all but the range may have them all.
+            # A range beyond ASCII has only some characters of its kinds, so the negated set may have characters of all
+            # kinds.
             is_whole = all(str(kind) in ("NEGATE", "CATEGORY") or _is_ascii(inner) for kind, inner in value)
             return (_negated(whole) if is_whole else _Chars(_CHARS & ~bits, _ALL)) if is_negated else whole
 
@@ -440,7 +445,7 @@ _CATEGORIES: Final = {
 
 
 def _category(name: str, flags: int) -> _Chars:
-    """`CATEGORY_DIGIT`, `CATEGORY_NOT_WORD` and the like."""
+    """Return the characters of a category such as `CATEGORY_DIGIT` or `CATEGORY_NOT_WORD`."""
     found = _CATEGORIES.get(name.rpartition("_")[2], _ANY)
     if flags & _ASCII:
         found = _Chars(found.ascii, 0)
@@ -452,7 +457,7 @@ def _negated(chars: _Chars) -> _Chars:
 
 
 def _is_anchored(tree: Any, flags: int) -> bool:
-    """Whether a match can begin at the start of a text only: then no other place takes long."""
+    """Whether a match can begin only at the start of a text. Then no other place takes long."""
     for name, value in tree:
         match str(name):
             case "AT":

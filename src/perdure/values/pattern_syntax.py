@@ -39,12 +39,12 @@ Ranges = Iterable[tuple[int, int]]
 
 
 class PatternFailed(Exception):
-    """What is wrong with a pattern."""
+    """A pattern is invalid or not supported. The message says what is wrong."""
 
 
 class Chars:
-    """A set of characters: ranges by their ends, and Unicode's general categories. `categories` are given by their
-    beginnings (`L`, `Lu`), each with whether it is excluded."""
+    """A set of characters: ranges by their ends, and Unicode's general categories. `categories` are named by their
+    beginnings (`L`, `Lu`), each with a flag that says whether it is excluded."""
 
     __slots__ = ("categories", "highs", "ignores_case", "is_negated", "lows")
 
@@ -66,7 +66,8 @@ class Chars:
                 highs.append(high)
         self.lows = lows
         self.highs = highs
-        # All categories by their full names, so that a look-up costs the same however many a pattern names.
+        # All categories are stored by their full names, so that the cost of a look-up does not depend on the number of
+        # categories in the pattern.
         given = list(categories)
         self.categories = frozenset(
             name for name in _CATEGORIES if any(name.startswith(one) is not is_not for one, is_not in given)
@@ -76,7 +77,7 @@ class Chars:
 
 
 # A set; the name of an assertion; ("then", parts); ("or", parts); ("repeat", part, fewest, most or None). Every part
-# but the empty one becomes at least one state, so the number of states bounds what a pattern costs to compile.
+# but the empty part becomes at least one state, so the number of states bounds the cost of compiling a pattern.
 Part = Chars | str | tuple[Any, ...]
 _EMPTY: Final[Part] = ("then", [])
 
@@ -94,7 +95,7 @@ def _repeat(part: Part, fewest: int, most: int | None) -> Part:
 
 
 def parse(source: str) -> Part:
-    """Raises PatternFailed."""
+    """Return the parts of a pattern. Raises PatternFailed."""
     if len(source) > LENGTH_MAX:
         raise PatternFailed(f"it has {len(source):,} characters, and a pattern has at most {LENGTH_MAX:,}")
     parser = _Parser(source)
@@ -212,7 +213,7 @@ class _Parser:
         return self._one(self._escaped_char())
 
     def _escaped_class(self) -> tuple[Ranges | None, list[tuple[str, bool]]]:
-        """Return the set that an escape stands for; None if it stands for one character."""
+        """Return the set that an escape means, or None if the escape means one character."""
         char = self._source[self._at : self._at + 1]
         if char.lower() in _CLASSES and char:
             self._at += 1
@@ -284,7 +285,7 @@ class _Parser:
 
 
 def _others(ranges: Ranges) -> list[tuple[int, int]]:
-    """Return the ranges of all characters that are not in the given, sorted ranges."""
+    """Return the ranges of all characters that are outside the given, sorted ranges."""
     found: list[tuple[int, int]] = []
     after = 0
     for low, high in ranges:

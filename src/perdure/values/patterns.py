@@ -1,9 +1,8 @@
-"""Regular expressions in RE2's syntax, for `matches` in CEL and for JSON Schemas: whether a text has a match, in linear
-time.
+"""Regular expressions in RE2's syntax, for `matches` in CEL and for JSON Schemas, searched in linear time.
 
 A pattern is compiled to a nondeterministic automaton (`Pattern`). A search makes it deterministic lazily: a state of
 the search is the set of states in which the automaton can be, and it is built when a text first leads to it. The search
-never backtracks. Each new state, and each character, is taken off a budget.
+never backtracks. Each new state and each character uses up a part of a budget.
 
 Not supported: classes by the name of a script (`\\p{Greek}`), `\\Q…\\E`, octal numbers, look-around and
 back-references.
@@ -25,7 +24,7 @@ _ACCEPT: Final = 0
 
 
 class Budget(Protocol):
-    """The budget of steps of a search. `spend` raises an error if too few are left."""
+    """The budget of steps of a search. `spend` raises an error if too few steps are left."""
 
     def spend(self, steps: int) -> None: ...
 
@@ -37,7 +36,7 @@ class Pattern:
     __slots__ = ("assertions", "chars", "onward", "start")
 
     def __init__(self, source: str) -> None:
-        """Raises PatternFailed."""
+        """Compile a pattern. Raises PatternFailed."""
         self.chars: list[Chars | None] = [None]
         self.assertions: list[str | None] = [None]
         self.onward: list[tuple[int, ...]] = [()]
@@ -52,7 +51,7 @@ class Pattern:
         return len(self.onward) - 1
 
     def _emit(self, part: Part, after: int) -> int:
-        """Add the states of a part, the last of which leads to the state `after`; return the first of them."""
+        """Add the states of a part, and return the first of them. The last state leads to the state `after`."""
         if isinstance(part, Chars):
             return self._state(chars=part, onward=(after,))
         if isinstance(part, str):

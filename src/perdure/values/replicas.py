@@ -1,8 +1,8 @@
 """Replicas of exceptions: instances made from a stored failure, without calling code of the exception's class.
 
-A replica is an instance of the original's own class if all of it was stored, and otherwise of a class that derives from
-both that class and StepFailed. Only an `Exception` of an imported module is rebuilt: a stored row never causes an
-import, and never chooses a constructor to be called.
+If the whole exception was stored, its replica is an instance of the original class. Otherwise it is an instance of a
+class that derives from both the original class and StepFailed. Only an `Exception` of an imported module is rebuilt: a
+stored row never causes an import, and never chooses a constructor to be called.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TAGS: Final = frozenset({_BYTES, _TEXT, _TUPLE, _DICT, _FLOAT})
 _NOT_FINITE: Final = ("nan", "inf", "-inf")
 _DEPTH_MAX: Final = 50
 
-# What Python's own exceptions store in C, beside their arguments.
+# The fields that Python's own exceptions store in C, beside their arguments.
 _UNICODE: Final[tuple[type[Exception], ...]] = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
 _NATIVE: Final[tuple[tuple[type[Exception], tuple[str, ...]], ...]] = (
     (OSError, ("errno", "strerror", "filename", "filename2", "characters_written")),
@@ -159,7 +159,7 @@ def _made(cls: type[Exception], failure: Failure, members: Sequence[Exception]) 
                 slot.__set__(error, decoded(value))
             else:
                 error.__dict__[name] = decoded(value)
-    except Exception:  # noqa: BLE001 - classes written in C may refuse in any way
+    except Exception:  # noqa: BLE001 - classes written in C may raise anything
         return None
     _type_attributes(error)
     made: Exception = error
@@ -227,7 +227,7 @@ def _slot(cls: type, name: str) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the store keeps of an exception
+# The stored parts of an exception
 
 
 def attributes_of(error: BaseException) -> Iterator[tuple[str, Any]]:
@@ -262,8 +262,8 @@ def native_of(error: BaseException) -> dict[str, Any]:
 
 
 def encoded(value: Any, depth: int = 0) -> Any:
-    """Return the value in JSON's own types; NO_FORM if it has none. Bytes, tuples, texts with lone surrogates, NaN and
-    infinity are tagged, so that they can be restored. Other types become what msgspec makes of them."""
+    """Return the value in JSON's own types, or NO_FORM if it has no JSON form. Bytes, tuples, texts with lone
+    surrogates, NaN and infinity are tagged, so that they can be restored. Other types are encoded by msgspec."""
     if value is None or isinstance(value, bool) or type(value) is int:
         return value
     if isinstance(value, float):
@@ -365,7 +365,7 @@ def _validation_error(cls: Any, native: Mapping[str, Any]) -> Exception:
             line["ctx"] = context
         try:
             cls.from_exception_data("", [line])
-        except Exception:  # noqa: BLE001 - a type of the user's own, or one of another version
+        except Exception:  # noqa: BLE001 - the type is a user's own, or comes from another version
             line.pop("ctx", None)
             line["type"] = custom.PydanticCustomError(one["type"], one["msg"])
         lines.append(line)

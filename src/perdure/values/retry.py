@@ -33,11 +33,11 @@ class Retry:
     """How often and when a failed step is retried.
 
     `attempts` counts the first try. `backoff` says how the pause before the n-th retry grows: with "exponential" it is
-    initial × multiplier^(n-1), with "linear" initial × n, with "none" always `initial`. It is at most `maximum`, plus
-    or minus half of `jitter` of it. Durations are timedeltas or seconds. `maximum` is five minutes by default, or
-    `initial` if that is longer. `retry_on` limits retries to these exceptions, and `give_up_on` excludes some.
-    `recoverable` replaces both lists, and `delay` replaces the computed pause. A pause longer than a second survives a
-    crash, with the number of attempts made.
+    initial × multiplier^(n-1), with "linear" initial × n, with "none" always `initial`. The pause is at most `maximum`.
+    Then it varies at random by the fraction `jitter` of itself: up to half of that more or less. Durations are
+    timedeltas or seconds. `maximum` is five minutes by default, or `initial` if that is longer. `retry_on` limits
+    retries to these exceptions, and `give_up_on` excludes some. `recoverable` replaces both lists, and `delay` replaces
+    the computed pause. A pause longer than a second survives a crash, with the number of attempts made.
 
     If the exception has an attribute `retry_after_s`, the next attempt comes after at least that many seconds, a day at
     most. So a step can respect a server's Retry-After.

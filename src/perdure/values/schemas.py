@@ -20,7 +20,7 @@ from perdure.errors import InvalidArguments
 from perdure.values.arguments import shown
 from perdure.values.patterns import PatternFailed, Search, automaton
 
-Found = tuple[str, str]  # where, and what is wrong there
+Found = tuple[str, str]  # the path, and the problem there
 
 _DEPTH_MAX: Final = 100
 _STEPS_MAX: Final = 2_000_000
@@ -68,8 +68,8 @@ def _message(error: Exception) -> str:
 def misfit(value: Any, schema: Mapping[str, Any], steps_max: int = _STEPS_MAX) -> Found | None:
     """Return where and why a JSON value does not fit a schema; None if it fits.
 
-    The number of steps is bounded, whatever the schema and the value are. A value that takes more than two million does
-    not fit. Raises TooManySteps if it takes more than a smaller `steps_max`.
+    The number of steps is bounded, whatever the schema and the value are. A value that takes more than two million
+    steps does not fit. With a smaller `steps_max`, raises TooManySteps if the value takes more steps than that.
     """
     try:
         return next(_misfits(value, schema, _Check(schema, steps_max), "$", 0), None)
@@ -319,8 +319,8 @@ def _is_finite(value: Any) -> bool:
 
 
 def _fraction(value: Any) -> fractions.Fraction:
-    """Return a number as it is written, so that 0.3 is three times 0.1. A Decimal would need as many digits as a
-    quotient."""
+    """Return a number as it is written, so that 0.3 is three times 0.1. A Decimal is not used, since it would need as
+    many digits as the quotient."""
     return fractions.Fraction(value if isinstance(value, int) else repr(value))
 
 
@@ -336,7 +336,7 @@ def _is_same(one: Any, other: Any, check: _Check) -> bool:
 
 def _identity(value: Any, check: _Check) -> str:
     """Return a text that is the same for two values exactly if they are equal as JSON. A text is used because a sender
-    can make hashes of numbers collide, but not those of texts. Raises TooManySteps."""
+    can make hashes of numbers collide, but not hashes of texts. Raises TooManySteps."""
     check.spend(1)
     if isinstance(value, list):
         return f"[{','.join(_identity(one, check) for one in value)}]"
@@ -369,7 +369,7 @@ _TYPES: Final[Mapping[str, Callable[[Any], bool]]] = {
     "string": _is_text,
 }
 
-# Which values a keyword applies to, and whether a value satisfies it.
+# For each keyword: the test whether it applies to a value, and the test whether a value satisfies it.
 _LIMITS: Final[Mapping[str, tuple[Callable[[Any], bool], Callable[[Any, Any], bool]]]] = {
     "minimum": (_is_number, lambda value, limit: value >= limit),
     "maximum": (_is_number, lambda value, limit: value <= limit),

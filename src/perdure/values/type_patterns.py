@@ -1,8 +1,9 @@
-"""Patterns in users' types, as in `Annotated[str, Meta(pattern=…)]`. msgspec compares texts with them by Python's `re`,
-on the event loop.
+"""Patterns in users' types, as in `Annotated[str, Meta(pattern=…)]`.
 
-A type is refused if a text that somebody sends could take more time than in proportion to its length. The pattern alone
-decides that, when the type is first used: reading a value costs nothing more.
+msgspec checks texts against them with Python's `re`, on the event loop.
+
+A type is refused if the time to check a text could grow faster than the length of the text. Only the pattern is
+examined, when the type is first used, so reading a value takes no extra time.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ _TRIES_PER_CHAR_MAX: Final = 300
 
 
 def check_patterns(wanted: Any, what: str) -> None:
-    """Raise InvalidDefinition if a type has a pattern that a text can take too long to be compared with. `what` has the
-    type, for the message."""
+    """Raise InvalidDefinition if a type has a pattern whose check can take too long. `what` names the owner of the type
+    in the message."""
     try:
         found = _known_patterns(wanted)
-    except TypeError:  # It cannot be remembered: a Literal of a list, for instance.
+    except TypeError:  # The type cannot be hashed for the cache, for instance a Literal of a list.
         found = tuple(_patterns(wanted))
     for pattern, chars_max in found:
         cost = cost_of(pattern)
@@ -54,10 +55,10 @@ def _known_patterns(wanted: Any) -> tuple[tuple[str, int | None], ...]:
 
 
 def _patterns(wanted: Any) -> Iterator[tuple[str, int | None]]:
-    """The patterns of a type and of all that it is made of, each with the most characters that a text may have."""
+    """Yield the patterns of a type and of its parts, each with the maximum length of a text."""
     try:
         waiting: list[Any] = [inspect.type_info(wanted)]
-    except Exception:  # noqa: BLE001 - what it cannot describe: a name that is defined later, a type of somebody else's
+    except Exception:  # noqa: BLE001 - msgspec cannot describe names that are defined later, or foreign types
         return
     seen: set[int] = set()
     while waiting:

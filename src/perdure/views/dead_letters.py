@@ -13,8 +13,11 @@ from perdure.views.values import shown_time, shown_value
 
 
 class DeadLetterView(Struct, frozen=True, kw_only=True):
-    """An event whose run ended before it read the event. If `reason` is set, the event did not fit the class that its
-    run waited with: then `target_status` is "misfit", and `target_ended_at` is when the run found that out."""
+    """An event that its run did not read.
+
+    Without a `reason`, the run ended before it read the event. With a `reason`, the event did not fit the class that
+    the run waited for: then `target_status` is "misfit", and `target_ended_at` is when that was found out.
+    """
 
     id: str
     name: str

@@ -12,9 +12,12 @@ from perdure.views.values import shown_time
 
 
 class EngineView(Struct, frozen=True, kw_only=True):
-    """An engine or a client that is alive. `workflows` has the name and version of each workflow, and the name and
-    topic of each operation, that the engine has the code of; a client has none. `versions` has the name, the topic and
-    the version of the operations that have a version."""
+    """An engine or a client that is alive.
+
+    `workflows` has the code of the engine: the name and version of each workflow, and the name and topic of each
+    operation. It is empty for a client. `versions` has the name, the topic and the version of each operation that has a
+    version.
+    """
 
     id: str
     host: str

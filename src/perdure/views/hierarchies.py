@@ -14,7 +14,10 @@ from perdure.views.runs import RunTree
 
 
 class HierarchyEventView(Struct, frozen=True, kw_only=True):
-    """An event of one message of a hierarchy of operations. `scope` is the id of the run, or of the root, it is in."""
+    """An event of one message in a hierarchy of operations.
+
+    `scope` is the id of the run, or of the root, that it belongs to.
+    """
 
     scope: str
     seq: int

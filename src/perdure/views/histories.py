@@ -1,4 +1,4 @@
-"""What a run has done: the entries of its journal, and the changes of its status, hold, tags and deadline."""
+"""The history of a run: the entries of its journal, and the changes of its status, hold, tags and deadline."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class AuditView(Struct, frozen=True, kw_only=True):
 
 
 class History(Struct, frozen=True, kw_only=True):
-    """What a run did, and how its status changed. `archived` has the entries that retries set aside."""
+    """The journal and the audit trail of a run. `archived` has the entries that retries set aside."""
 
     journal: list[EntryView]
     audit: list[AuditView]
@@ -56,13 +56,16 @@ class History(Struct, frozen=True, kw_only=True):
 
 
 def entry_view(entry: Entry, codec: Codec, attempt: int | None = None, *, is_graph: bool = False) -> EntryView:
-    """Return an entry of a journal. `attempt` is the attempt that a retry archived the entry of, if it did."""
-    # The engine writes the values of timers itself, without the codec.
+    """Return an entry of a journal.
+
+    If a retry archived the entry, `attempt` is the attempt of the run that the entry belongs to.
+    """
+    # The engine writes the values of timers without the codec.
     table = "journal" if attempt is None else "journal_archive"
     row = f"entry {entry.seq} of run {entry.run_id!r}"
     plain = shown_value(entry.value, PlainCodec() if entry.kind == "timer" else codec, f"{table}.value of {row}")
     if is_graph and entry.kind == "step" and isinstance(plain, dict) and STAGED in plain:
-        plain = plain["value"]  # The value that the step returned, without what it staged.
+        plain = plain["value"]  # The value that the step returned, without the artifacts that it staged.
     failure = stored_failure(entry.failure, f"{table}.failure of {row}")
     for column, at in (("started_at", entry.started_at), ("at", entry.at)):
         if not TIME_MIN <= at <= TIME_MAX:

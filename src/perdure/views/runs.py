@@ -54,15 +54,18 @@ class RunView(Struct, frozen=True, kw_only=True):
 
 
 class Page(Struct, frozen=True, kw_only=True):
-    """A page of runs, newest first. `cursor` asks for the next page; it is None on the last one."""
+    """A page of runs, newest first. Pass `cursor` to get the next page; it is None on the last page."""
 
     runs: list[RunView]
     cursor: str | None
 
 
 class RunTree(Struct, frozen=True, kw_only=True):
-    """A run and its children, oldest first. The root of a hierarchy of operations may be a message instead of a run:
-    one that was emitted from outside. Its `model` says so."""
+    """A run and its children, oldest first.
+
+    The root of a hierarchy of operations may be a message that was emitted from outside, instead of a run. Then its
+    `model` says so.
+    """
 
     run: RunView
     children: list[RunTree]
@@ -87,7 +90,7 @@ class RunTree(Struct, frozen=True, kw_only=True):
         count = 0
         waiting: list[tuple[RunTree, str] | str] = [
             (self, "")
-        ]  # trees with their parents, and edges that follow their child
+        ]  # each tree with its parent; or the line of an edge, which comes after its child
         while waiting:
             one = waiting.pop()
             if isinstance(one, str):

@@ -13,8 +13,11 @@ from perdure.views.values import plain_value, shown_time
 
 
 class StreamItemView(Struct, frozen=True, kw_only=True):
-    """An item of a run's stream. `offset` is its number in the stream, from 1 on. `position` and `attempt` are those of
-    the step that wrote the item, or None if workflow code wrote it."""
+    """An item of a run's stream.
+
+    `offset` is its number in the stream, from 1 on. `position` and `attempt` identify the step that wrote the item.
+    They are None if workflow code wrote it.
+    """
 
     offset: int
     value: Any

@@ -1,4 +1,5 @@
-"""Stored values, failures and times as views show them. A damaged value is shown as one, and hides nothing else."""
+"""Stored values, failures and times as views show them. A damaged value is shown as damaged, and all other values are
+shown as usual."""
 
 from __future__ import annotations
 
@@ -30,7 +31,10 @@ def plain_value(text: str | None, codec: Codec, place: str) -> Any:
 
 
 def shown_value(text: str | None, codec: Codec, place: str) -> Any:
-    """Return a stored payload as plain JSON values, or Unreadable. For lists, which one bad value must not break."""
+    """Return a stored payload as plain JSON values, or Unreadable.
+
+    Lists use this, so that one damaged value does not break the list.
+    """
     try:
         return None if text is None else msgspec.json.decode(codec.decode(text))
     except Exception as error:  # noqa: BLE001 - a codec is the user's and may raise anything
@@ -54,7 +58,7 @@ def shown_failure(read: Callable[[], Failure | None], place: str) -> Failure | N
     """Return the failure that `read` gives, or one that says that it cannot be read."""
     try:
         return read()
-    except Exception as error:  # noqa: BLE001 - as above
+    except Exception as error:  # noqa: BLE001 - a codec is the user's and may raise anything
         return damaged_failure(f"{place} cannot be read ({error})")
 
 
@@ -64,12 +68,15 @@ def damaged_failure(what: str) -> Failure:
 
 
 def shown_time(at: int) -> datetime:
-    """Return a stored time as a datetime. A number beyond the range of datetime gives the first or the last one."""
+    """Return a stored time as a datetime.
+
+    A number beyond the range of datetime gives the first or the last datetime.
+    """
     return to_datetime(min(max(at, TIME_MIN), TIME_MAX))
 
 
 def optional_time(at: int | None) -> datetime | None:
-    """Return a stored time that may be missing."""
+    """Return a stored time as a datetime, or None if there is none."""
     return None if at is None else shown_time(at)
 
 

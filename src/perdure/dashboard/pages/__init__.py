@@ -1,7 +1,7 @@
-"""The pages: one module for each, with a template of its name. A module may have a script of its name too.
+"""The pages: one module for each page, with a template of the same name. A page may have a script of the same name too.
 
-The menu has the nouns of an engine's facets, in their order. `handlers` has actions of the page of a run, and `sign_in`
-is outside of the menu.
+The menu has the nouns of an engine's facets, in their order. `handlers` has actions of a run's page. `sign_in` is not
+in the menu.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class Definition(Struct, frozen=True, kw_only=True):
     workflow: str
     version: str
     engines: list[str]
-    topics: list[str]  # whose messages it handles, if it is an operation
+    topics: list[str]  # if it is an operation: the topics whose messages it handles
     picture: Any
 
 
@@ -49,7 +49,7 @@ async def show(visit: Visit) -> Shown:
 
 
 async def start(visit: Visit, form: Form) -> str:
-    """Start a run. With an id, sending the form again starts nothing more."""
+    """Start a run. If the form has an id, sending it again starts no second run."""
     arguments = json_of(form.text("input"), "The input")
     if not isinstance(arguments, dict):
         raise Wrong("The input must be an object: the arguments by name, or {} for none.")

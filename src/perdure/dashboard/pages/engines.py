@@ -1,4 +1,4 @@
-"""Engines: list those that are alive, with their workflows, and the clients."""
+"""Engines: list the live engines with their workflows, and the live clients."""
 
 from __future__ import annotations
 

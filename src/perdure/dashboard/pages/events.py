@@ -1,4 +1,4 @@
-"""Events: send one, and list those that wait to be read."""
+"""Events: send an event, and list the events that wait to be read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def send(visit: Visit, form: Form) -> str:
 
 
 def json_of(text: str, what: str) -> Any:
-    """Return a JSON value that somebody has typed; None for nothing. Raises Wrong."""
+    """Return a JSON value that somebody has typed, or None if the field is empty. Raises Wrong."""
     if not text.strip():
         return None
     try:

@@ -1,4 +1,4 @@
-"""The same change to many runs. The page shows what will happen to each run before it is done."""
+"""The same change to many runs. Before the change is made, the page shows what will happen to each run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VERSION_DIGITS_MAX: Final = 18
 
 
 class Words(Struct, frozen=True):
-    """A part of a sentence about one run, and about several."""
+    """A part of a sentence, in its form for one run and in its form for several."""
 
     one: str
     many: str
@@ -40,7 +40,7 @@ class Change(Struct, frozen=True, kw_only=True):
 
     title: str
     effect: Words
-    left: Words  # about the runs that it does not apply to
+    left: Words  # about the runs that the change does not apply to
     can: Callable[[RunView], bool]
     do: Callable[[AnyClient, str, int, str], Awaitable[Any]]
 
@@ -148,7 +148,8 @@ async def _selected(visit: Visit, ids: Sequence[str], query: str) -> list[RunVie
 
 
 async def change_all(visit: Visit, form: Form) -> str:
-    """Change each run at the version that was shown. A run that has changed since then is left alone, and named."""
+    """Change each run at the version that the page has shown. A run that has changed since then is not changed, and the
+    next page names it."""
     name = form.text("do")
     if name not in CHANGES:
         raise Refused("invalid_request", f"there is no change {name!r:.40}")

@@ -1,4 +1,4 @@
-"""The first page: throughput, failures, late timers, engines, and what needs attention."""
+"""The first page: throughput, failures, late timers, engines, and counts of things that need attention."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SPANS: Final = {
     "24h": timedelta(days=1),
 }
 _BUCKETS: Final = 48
-# How many runs of a status are counted for each bar, and in all. With a million runs, counting took 15 ms of CPU in
+# How many runs of a status are counted for each bar, and in total. With a million runs, counting took 15 ms of CPU in
 # SQLite. In Postgres on a busy machine it took 30 to 100 ms, and up to 250 ms where nothing was vacuumed, because
 # Postgres then reads the row of each run.
 _BAR_MAX: Final = 1_000
@@ -40,7 +40,7 @@ _BUSY: Final = (Status.CREATED, Status.RUNNING, Status.CANCELLING, Status.ROLLIN
 
 
 class Count(Struct, frozen=True):
-    """How many there are of something, counted up to a bound."""
+    """A number of things, counted up to a bound."""
 
     title: str
     number: int
@@ -62,7 +62,7 @@ def counted(number: float, is_bounded: bool) -> str:
 async def show(visit: Visit) -> Shown:
     asked = visit.asked("span")
     span = _SPANS.get(asked, _SPANS["1h"])
-    # The plot ends with a bucket, not now: so it changes only when there is something new in it.
+    # The plot ends at the end of a bucket, not at this moment. So it changes only when there is something new in it.
     bucket = span / _BUCKETS
     now = datetime.now(UTC)
     end = datetime.fromtimestamp((now.timestamp() // bucket.total_seconds() + 1) * bucket.total_seconds(), UTC)
@@ -112,7 +112,7 @@ async def counts(client: AnyClient, overdue: int) -> list[Count]:
 
 
 class Throughput(Struct, frozen=True):
-    """How many runs were started, by time and by their status now. `counts` has a text for each kind."""
+    """How many runs were started, by time and by their current status. `counts` has a text for each kind of status."""
 
     plot: Any
     counts: list[tuple[str, str]]
@@ -144,7 +144,8 @@ class Lateness(Struct, frozen=True):
 
 
 async def lateness(client: AnyClient, window: Window) -> Lateness:
-    """Return how late the timers of the newest runs have fired. Only their journals say so."""
+    """Return how late the timers of the newest runs have fired. This reads the journals of these runs, so their number
+    is limited."""
     runs = (await client.runs.list(created_from=window.begin, limit=_TIMED_RUNS_MAX)).runs
     fired = await client.runs.timers([run.id for run in runs])
     found = [

@@ -1,4 +1,5 @@
-"""The page of a run: its status and why, its failure, what it did and shows, and the changes that can be made."""
+"""The page of a run: its status and the reason for it, its failure, its history, its published values, and the changes
+that can be made."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class StreamShown(Struct, frozen=True):
 
 
 class Fault(Struct, frozen=True, kw_only=True):
-    """The failure that ended a run: the entry that it came from, and its causes."""
+    """The failure that ended a run, with the entry that it came from and its causes."""
 
     failure: Failure
     entry: EntryView | None
@@ -86,8 +87,8 @@ async def show(visit: Visit) -> Shown:
 
 
 def _emission(tree: RunTree | None) -> Shown:
-    """Return the page of a message that was emitted from outside: it has an id and a tree below it, but is not a
-    run."""
+    """Return the page of a message that was emitted from outside. The message has an id and a tree of runs below it,
+    but is not a run itself."""
     assert tree is not None
     return {"title": f"{tree.run.workflow} {tree.run.id}", "run": tree.run, "is_emission": True, "tree": tree}
 
@@ -117,15 +118,16 @@ def _fault(run: RunView, history: History) -> Fault | None:
         causes.append(cause)
         cause = cause.cause
     kind = "" if entry is None else "step" if run.model == "operation" else entry.kind
-    # The run's stack is that of its own code. The step has a stack of its own, unless it is a part of the run's.
+    # The stack of the run's failure is in the workflow code. The step's failure has its own stack; it is shown too,
+    # unless the run's stack contains it.
     stack = entry.failure.stack if entry is not None and entry.failure is not None else ""
     is_same = stack in run.failure.stack
     return Fault(failure=run.failure, entry=entry, kind=kind, stack="" if is_same else stack, causes=causes)
 
 
 async def _tree(visit: Visit, run_id: str, run: RunView | None) -> tuple[RunTree | None, list[RunView]]:
-    """Return the whole tree that a run is in, or the part below the run if the tree is too large; and the runs above
-    it."""
+    """Return the whole tree that a run belongs to, and the runs above the run. If the tree is too large, return only
+    the part below the run."""
     above: list[RunView] = []
     top, parent = run_id, run.parent_id if run is not None else None
     while parent is not None and len(above) < _ABOVE_MAX:
@@ -156,7 +158,7 @@ async def _streams(visit: Visit, run_id: str) -> list[StreamShown]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Changes. Each applies to the version of the run that the page has shown.
+# Changes. Each change is made only at the version of the run that the page has shown.
 
 
 async def cancel(visit: Visit, form: Form) -> str:

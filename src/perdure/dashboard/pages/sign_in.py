@@ -17,7 +17,7 @@ from perdure.http.problems import Refused
 from perdure.http.rate_limit import Pace
 
 _TRIES_PER_S, _TRIES_BURST = 1, 20
-_FORM_BYTES_MAX = 16 * 1024  # Strangers may send this form: it must cost next to nothing.
+_FORM_BYTES_MAX = 16 * 1024  # Strangers may send this form, so it must cost next to nothing.
 
 
 def handlers_of(renderer: Renderer, provider: OidcProvider | None = None) -> list[ControllerRouterHandler]:
@@ -28,7 +28,7 @@ def handlers_of(renderer: Renderer, provider: OidcProvider | None = None) -> lis
 
 
 class _Responses:
-    """The responses to somebody who signs in, and the limit on how often one may try."""
+    """The responses to somebody who signs in, and the limit on failed tries."""
 
     def __init__(self, renderer: Renderer, provider_title: str) -> None:
         self._renderer = renderer
@@ -41,7 +41,7 @@ class _Responses:
             raise Refused("too_many_requests", f"too many tries; try again in {wait_s} s")
 
     def form(self, status: int, to: str, wrong: str = "") -> Response[str]:
-        """Return the page with the form, and with what was wrong before."""
+        """Return the page with the form, and with a message about what was wrong before."""
         values = {"title": "Sign in", "caller": None, "to": to, "wrong": wrong, "through": self._provider_title}
         text = self._renderer.page("sign_in", values)
         return Response(text, status_code=status, media_type="text/html", headers=dict(HEADERS))
@@ -55,7 +55,8 @@ class _Responses:
 def _with_token(responses: _Responses) -> list[ControllerRouterHandler]:
     @get(SIGN_IN)
     async def ask(request: Asked, access: TheAccess) -> Response[str] | Response[None]:
-        """Show the form. The link that a server prints when it starts has the start-up token in it."""
+        """Show the form, or sign in with the start-up token: the link that a server prints when it starts contains
+        it."""
         to = safe_target(request.query_params.get("to", ""))
         shown = request.query_params.get("token", "")
         if shown and not await access.needs_token() and access.is_startup_token(shown):
@@ -98,8 +99,8 @@ def _sign_out() -> ControllerRouterHandler:
 def _through_provider(responses: _Responses, provider: OidcProvider) -> list[ControllerRouterHandler]:
     @get(f"{SIGN_IN}/oidc", status_code=303)
     async def begin(request: Asked, client: TheClient) -> Response[str] | Response[None]:
-        """Send the browser to the provider. This has no limit on tries: it costs next to nothing, and strangers behind
-        the same proxy must not keep others from signing in."""
+        """Send the browser to the provider. The number of tries is not limited, because a try costs next to nothing,
+        and strangers behind the same proxy must not keep others from signing in."""
         to = safe_target(request.query_params.get("to", ""))
         try:
             url, kept = await provider.begin(client, to)
@@ -107,7 +108,7 @@ def _through_provider(responses: _Responses, provider: OidcProvider) -> list[Con
             return responses.form(502, to, str(wrong))
         secure = secure_mark(request.headers, request.url.scheme)
         lasts = int(PENDING.total_seconds())
-        # Lax, because the browser comes back from a page of the provider.
+        # SameSite is Lax, because the browser comes back from a page of the provider.
         cookie = f"{COOKIE}={kept}; Path={SIGN_IN}; Max-Age={lasts}; HttpOnly; SameSite=Lax{secure}"
         return Response(None, status_code=303, headers={"location": url, "set-cookie": cookie})
 

@@ -58,7 +58,7 @@ async def _handlers(client: AnyClient) -> list[Handler]:
 
 
 async def _waiting(client: AnyClient, outside: list[str]) -> list[RunView]:
-    """Return the runs of handlers that no engine has, which are to be done or undone."""
+    """Return the runs that handlers without an engine have to do or to undo."""
     found: list[RunView] = []
     for name in outside:
         page = await client.runs.list(workflow=name, status=[Status.CREATED, Status.ROLLING_BACK], limit=_LIMIT)
@@ -67,7 +67,8 @@ async def _waiting(client: AnyClient, outside: list[str]) -> list[RunView]:
 
 
 async def emit(visit: Visit, form: Form) -> str:
-    """Emit a message once, however often the same form is sent: its content is part of the message's id."""
+    """Emit a message. If the same form is sent several times, the message is emitted once, because the message's id is
+    made from the form."""
     name, text = form.text("topic"), form.text("message")
     if name not in await visit.client.topics.handlers():
         raise Wrong(f"The topic {name!r:.80} has no handler.")

@@ -21,7 +21,7 @@ from perdure.http.routes import (
     topics,
 )
 
-# Routes below the API's own path. Their tags have the nouns that the command line, the dashboard and the docs have too.
+# Routes below the API's own path. Their tags are the nouns that the command line, the dashboard and the docs use too.
 ROUTERS = (
     runs.router,
     run.router,
@@ -42,7 +42,7 @@ ROUTERS = (
 # Routes at the paths where monitoring looks for them.
 MONITORED = (health.router, metrics.router)
 
-# The tags in their order, with what each is about.
+# The tags in their order, each with a description.
 TAGS = {
     "runs": "Instances of workflows: start them, look at them, change them.",
     "tasks": "Work that runs wait for people or programs to do.",

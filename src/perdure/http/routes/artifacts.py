@@ -25,7 +25,7 @@ _MEDIA_TYPE: Final = re.compile(
     re.ASCII,
 )
 _UNKNOWN: Final = "application/octet-stream"
-# Media types that are named to a browser: none of them can act as a page, a script or a style.
+# Media types that a response may name to a browser. None of them can act as a page, a script or a style.
 _HARMLESS: Final = re.compile(
     r"(text/(plain|csv|markdown)|application/(json|pdf|zip|gzip|x-ndjson)|(image|audio|video|font)/(?!svg)[\w.+-]+)(;.*)?",
     re.ASCII,
@@ -33,7 +33,7 @@ _HARMLESS: Final = re.compile(
 
 
 class Artifacts(Struct, frozen=True, kw_only=True):
-    """A page of artifacts. `cursor` is the `after` of the next page; it is null on the last one."""
+    """A page of artifacts. Pass `cursor` as `after` to get the next page; it is null on the last page."""
 
     artifacts: list[ArtifactView]
     cursor: str | None
@@ -50,7 +50,8 @@ async def list_artifacts(
     after: After = None,
     limit: Limit = 100,
 ) -> Artifacts:
-    """List published artifacts, newest first, without content. `staged` adds those of runs that have not ended."""
+    """List published artifacts, newest first, without their content. `staged` adds artifacts that runs have staged and
+    not published yet."""
     within = reach_of(request).within
     found = await client.artifacts.list(
         name=name, run=run, type=type, staged=staged, within=within, after=after, limit=limit
@@ -67,13 +68,13 @@ async def get_artifact(client: TheClient, artifact_id: Id) -> ArtifactView:
 @get(
     "/{artifact_id:str}/content",
     guards=[reads_artifact],
-    media_type="*/*",  # the response has that of the artifact
+    media_type="*/*",  # the response has the media type of the artifact
     response_headers=[ResponseHeader(name="ETag", description="The SHA-256 of the content.", documentation_only=True)],
     responses=no(ArtifactNotFound),
 )
 async def artifact_content(client: TheClient, artifact_id: Id) -> Stream:
-    """Download an artifact's content. The response is application/octet-stream for media types that a browser could
-    execute (HTML, scripts, SVG …); the artifact's view has its real media type."""
+    """Download an artifact's content. If a browser could execute the artifact's media type (HTML, scripts, SVG …), the
+    response has application/octet-stream instead. `GET /artifacts/{artifact_id}` returns the real media type."""
     return await content_of(client, artifact_id)
 
 
@@ -86,7 +87,7 @@ async def content_of(client: AnyClient, artifact_id: str) -> Stream:
             "Content-Type": _safe(found.media_type),
             "Content-Length": str(found.size),
             "Content-Disposition": f"attachment; filename*=UTF-8''{quote(found.name, safe='')}",
-            # The content comes from a run: it must never act as a page of this server, whatever its media type says.
+            # The content comes from a run. It must never act as a page of this server, whatever its media type says.
             "Content-Security-Policy": "sandbox; default-src 'none'",
             "Cross-Origin-Resource-Policy": "same-origin",
             "ETag": f'"sha256-{found.digest}"',
@@ -95,7 +96,7 @@ async def content_of(client: AnyClient, artifact_id: str) -> Stream:
 
 
 def _safe(media_type: str) -> str:
-    """Return a media type, or that of unknown content if a browser could execute it."""
+    """Return a media type, or application/octet-stream if a browser could execute it."""
     is_fine = _MEDIA_TYPE.fullmatch(media_type) is not None and _HARMLESS.fullmatch(media_type.lower()) is not None
     return media_type if is_fine else _UNKNOWN
 

@@ -31,8 +31,9 @@ async def export_audit(
     since: Annotated[datetime | None, QueryParameter(description="Only changes since this time.")] = None,
     until: Annotated[datetime | None, QueryParameter(description="Only changes before this time.")] = None,
 ) -> Stream:
-    """Export every change of a run, a record or a token, and who asked for it, as one JSON object per line, in a stable
-    order. The last line is `{"type": "end", "lines": …}`: a response without it is incomplete."""
+    """Export every change of a run, a record or a token, and who requested it. The response has one JSON object per
+    line, in a stable order. Its last line is `{"type": "end", "lines": …}`; a response without this line is
+    incomplete."""
     first = None if since is None else moment(since)
     last = None if until is None else moment(until)
     lines = client.audit.export(since=first, until=last)
@@ -40,7 +41,7 @@ async def export_audit(
 
 
 async def _written(lines: AsyncIterator[AuditLine], request: Asked, check_s: float) -> AsyncIterator[bytes]:
-    """Return the lines in chunks. They stop, without the last line, when the token is no longer valid."""
+    """Return the lines in chunks. When the token is no longer valid, the export stops without its last line."""
     chunk = bytearray()
     checked_at = monotonic()
     async for line in lines:

@@ -16,7 +16,7 @@ from perdure.views import DeadLetterView
 
 
 class DeadLetters(Struct, frozen=True, kw_only=True):
-    """A page of dead letters. `cursor` is the `after` of the next page; it is null on the last one."""
+    """A page of dead letters. Pass `cursor` as `after` to get the next page; it is null on the last page."""
 
     dead_letters: list[DeadLetterView]
     cursor: str | None
@@ -50,7 +50,7 @@ async def get_dead_letter(client: TheClient, letter_id: Id) -> DeadLetterView:
     responses=no(DeadLetterNotFound, RunNotFound, RunFinished, QueueFull, InvalidArguments, changes=True),
 )
 async def replay_dead_letter(request: Asked, client: TheClient, letter_id: Id, data: JSONBody[Replay]) -> SentView:
-    """Send the event of a dead letter again. The dead letter is gone once the event is delivered or queued."""
+    """Send the event of a dead letter again. When the event is delivered or queued, the dead letter is removed."""
     return sent_view(await client.dead_letters.replay(letter_id, to=data.to, actor=caller_of(request).name))
 
 

@@ -1,4 +1,4 @@
-"""Engines: the processes that share the store and are alive, and the runs that none of them continues."""
+"""Engines: the live processes that share the store, and the runs that no engine continues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def list_engines(client: TheClient) -> list[EngineView]:
 
 @get("/engines:overdue", guards=[reads], responses=no())
 async def list_overdue(client: TheClient, by_s: Late = 5, limit: Limit = 100) -> list[OverdueView]:
-    """List runs that are due but that no engine has, the earliest first."""
+    """List runs that were due more than `by_s` seconds ago and that no engine has, the earliest first."""
     return await client.engines.overdue(by=by_s, limit=limit)
 
 

@@ -32,7 +32,7 @@ _SENDING = (RunNotWaiting, KeyReused, QueueFull, UnstorableValue, InvalidArgumen
 
 
 class NewEvent(Body, frozen=True, kw_only=True):
-    """An event. With `strict` it is refused, instead of queued, if no run waits for it."""
+    """An event. If no run waits for it, it is queued; with `strict` it is refused instead."""
 
     name: Name
     value: Any = None
@@ -40,8 +40,8 @@ class NewEvent(Body, frozen=True, kw_only=True):
 
 
 class SentView(Struct, frozen=True, kw_only=True):
-    """The outcome for an event: `delivered` to the runs that waited for it, or `queued`. An event that was sent before
-    with the same key is reported as `queued`, even if it was delivered."""
+    """The outcome of sending an event: it was `delivered` to the runs that waited for it, or `queued`. An event that
+    was sent before with the same key is reported as `queued`, even if it was delivered."""
 
     outcome: Literal["delivered", "queued"]
     run_ids: list[str]
@@ -65,8 +65,8 @@ def sent_view(sent: Delivered | Queued) -> SentView:
 async def broadcast_event(
     request: Asked, client: TheClient, data: JSONBody[NewEvent], idempotency_key: IdempotencyKey = None
 ) -> SentView:
-    """Broadcast an event: to the runs that wait for it, or, if there are none, to the next one that does. With an
-    Idempotency-Key it is sent once."""
+    """Broadcast an event to the runs that wait for it. If no run waits for it, the next run that does gets it. With an
+    Idempotency-Key, repeated requests send the event once."""
     event = NamedEvent(data.name, data.value)
     actor = caller_of(request).name
     return sent_view(await client.send(event, key=idempotency_key, strict=data.strict, actor=actor))
@@ -81,7 +81,7 @@ async def broadcast_event(
 async def send_event(
     request: Asked, client: TheClient, run_id: Id, data: JSONBody[NewEvent], idempotency_key: IdempotencyKey = None
 ) -> SentView:
-    """Send an event to a run. With an Idempotency-Key it is sent once."""
+    """Send an event to a run. With an Idempotency-Key, repeated requests send the event once."""
     event = NamedEvent(data.name, data.value)
     actor = caller_of(request).name
     key = idempotency_key
@@ -94,7 +94,8 @@ async def send_event(
 async def list_events(
     request: Asked, client: TheClient, name: Text = None, to: Text = None, limit: Limit = 100
 ) -> list[EventView]:
-    """List events that wait to be read, in the order of sending: those sent to a run (`to`), or the broadcast ones."""
+    """List events that wait to be read, in the order of sending. With `to`, these are the events sent to that run;
+    otherwise the broadcast events."""
     if to is not None:
         await reach_of(request).check_run(Scope.READ, to)
     elif not caller_of(request).grants.includes(Scope.READ):

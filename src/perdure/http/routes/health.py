@@ -28,13 +28,13 @@ _UNREADY: Final = {
 
 @get("/live", security=[{}])
 async def live() -> Health:
-    """Check that the process answers. The store is not asked."""
+    """Check that the process answers. This does not use the store."""
     return Health("ok")
 
 
 @get("/ready", security=[{}], responses=_UNREADY)
 async def ready(client: TheClient) -> Response[Health]:
-    """Check that the store answers too."""
+    """Check that the process and its store answer."""
     try:
         async with asyncio.timeout(_PATIENCE_S):
             await client.engines.list()

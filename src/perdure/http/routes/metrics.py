@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: of this server, and of what needs attention in the store."""
+"""Metrics for Prometheus: about this server, and about things in the store that need attention."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _KINDS: Final = ("blocked", "poison", "paused")
 
 @get("/", guards=[reads], media_type=CONTENT_TYPE, responses=no())
 async def metrics(client: TheClient, measures: TheMeasures, streams: TheStreams) -> Response[str]:
-    """Return metrics in the text format of Prometheus. Counts of what is in the store stop at a thousand. While the
-    store does not answer, `perdure_store_up` is 0, and only the metrics of this process are there."""
+    """Return metrics in the text format of Prometheus. Counts of runs, tasks and dead letters in the store stop at a
+    thousand. While the store does not answer, `perdure_store_up` is 0, and the response has only the metrics of this
+    process."""
     try:
         async with asyncio.timeout(_PATIENCE_S):
             stored = await _stored(client)
@@ -47,7 +48,7 @@ async def metrics(client: TheClient, measures: TheMeasures, streams: TheStreams)
 
 
 async def _stored(client: AnyClient) -> list[str]:
-    """Return the metrics of what is in the store. Raises StoreError."""
+    """Return the metrics about the content of the store. Raises StoreError."""
     engines = await client.engines.list()
     workers = sum(1 for engine in engines if engine.workflows)
     holds = [({"hold": kind}, len((await client.runs.list(hold=kind, limit=_COUNTED_MAX)).runs)) for kind in _KINDS]

@@ -1,5 +1,5 @@
-"""One run: read it, change it, cancel, pause, resume and retry it. Its aspects: run_details.py. As it goes on:
-run_watch.py."""
+"""One run: read it, change it, cancel, pause, resume and retry it. run_details.py has the aspects of a run, and
+run_watch.py follows its changes."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ _CHANGE = (RunNotFound, RunFinished, ConcurrentModification, InvalidArguments, "
 
 
 class RunChange(Body, frozen=True, kw_only=True):
-    """The new tags, which replace all tags of the run, and the new deadline; null removes the deadline."""
+    """The new tags and the new deadline. The tags replace all tags of the run; a deadline of null removes the
+    deadline."""
 
     tags: Tags | UnsetType = UNSET
     deadline: datetime | UnsetType | None = UNSET
 
 
 class Reason(Body, frozen=True, kw_only=True):
-    """Why. The audit trail keeps it."""
+    """Why the change is made. The audit trail keeps the reason."""
 
     reason: Annotated[str, Meta(max_length=10_000)] = ""
 
@@ -49,7 +50,8 @@ class Nothing(Body, frozen=True, kw_only=True):
 
 
 def _change(verb: str, *refusals: type[PerdureError]) -> post:
-    """Declare the route of a change that has a verb: its path is below the run, and it returns the changed run."""
+    """Declare the route of a change that has a verb. Its path is below the run's path, and its response is the changed
+    run."""
     return post(
         f"/{{run_id:str}}/{verb}",
         guards=[operates_run],
@@ -71,7 +73,8 @@ async def get_run(client: TheClient, run_id: Id) -> Response[RunView]:
 async def update_run(
     request: Asked, client: TheClient, run_id: Id, data: JSONBody[RunChange], if_match: IfMatch = None
 ) -> Response[RunView]:
-    """Replace a run's tags, or its deadline. A token that is for some runs cannot move a run out of its own reach."""
+    """Replace a run's tags, its deadline, or both. A token that is for some runs only cannot move a run out of its own
+    reach."""
     deadline = data.deadline
     if data.tags is not UNSET:
         await reach_of(request).check_tags(run_id, data.tags)
@@ -112,7 +115,7 @@ async def pause_run(
 async def resume_run(
     request: Asked, client: TheClient, run_id: Id, data: JSONBody[Nothing], if_match: IfMatch = None
 ) -> Response[RunView]:
-    """Lift a run's hold, whatever its kind. A run that is not held stays as it is."""
+    """Lift a run's hold of any kind. A run that is not held stays as it is."""
     del data
     await client.handle(run_id).resume(expected_version=expected_version(if_match), actor=caller_of(request).name)
     return tagged(await found(client, run_id))

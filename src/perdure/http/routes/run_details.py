@@ -1,4 +1,4 @@
-"""Aspects of one run: what it did, what it waits for, what it shows, and the tokens of a graph's run."""
+"""Aspects of one run: its history, its waits, its published values and streams, and the tokens of a graph's run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PublishedView(Struct, frozen=True, kw_only=True):
 
 
 class StreamPage(Struct, frozen=True, kw_only=True):
-    """Items of a stream. `next` is the `after` of the next page."""
+    """Items of a stream. Pass `next` as `after` to get the next page."""
 
     items: list[StreamItemView]
     next: int
@@ -58,7 +58,7 @@ async def run_history(client: TheClient, run_id: Id) -> History:
 
 @get("/{run_id:str}/audit", guards=[reads_run], responses=no(RunNotFound))
 async def run_audit(client: TheClient, run_id: Id) -> list[AuditView]:
-    """Return every change of the run's status, hold, tags and deadline, and who asked for it, oldest first."""
+    """Return every change of the run's status, hold, tags or deadline, and who requested it, oldest first."""
     return await client.handle(run_id).audit()
 
 
@@ -114,13 +114,13 @@ async def run_stream(
 
 @get("/{run_id:str}/waits", guards=[reads_run], responses=no(RunNotFound))
 async def run_waits(client: TheClient, run_id: Id) -> list[WaitView]:
-    """Return what a run waits for: nothing, while its code or a step runs."""
+    """Return what a run waits for. The list is empty while the run's code or a step runs."""
     return await client.handle(run_id).waits()
 
 
 @get("/{run_id:str}/tokens", guards=[reads_run], responses=no(RunNotFound, Misuse))
 async def run_tokens(client: TheClient, run_id: Id) -> TokensView:
-    """Return the tokens of a graph's run, those that have ended too, each with its path, node and state."""
+    """Return the tokens of a graph's run, including those that have ended, each with its path, node and state."""
     return await client.handle(run_id).tokens()
 
 
@@ -132,7 +132,7 @@ async def run_graph_events(
     limit: Annotated[int, QueryParameter(ge=1, le=_EVENTS_MAX, description="Return at most this many.")] = 1_000,
 ) -> GraphEvents:
     """Return the events of a graph's run, numbered from 1 on: tokens that were created, moved, joined and ended, and
-    what nodes did. `cursor` is the `after` of the next page."""
+    what nodes did. Pass `cursor` as `after` to get the next page."""
     return await client.handle(run_id).graph_events(after=after, limit=limit)
 
 
@@ -150,7 +150,8 @@ async def run_drawing(
 
 @get("/{run_id:str}/definition", guards=[reads_run], responses=no(RunNotFound, Misuse))
 async def run_definition(client: TheClient, run_id: Id) -> DefinitionView:
-    """Return the definition that a graph's run was started with, even if the code has changed since."""
+    """Return the definition that a graph's run was started or last retried with, even if the code has changed since
+    then."""
     return await client.handle(run_id).definition()
 
 

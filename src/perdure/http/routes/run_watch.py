@@ -1,8 +1,8 @@
-"""Runs as they go on, as server-sent events: the changes of one run, the items of a stream, a list of runs.
+"""Changes of runs as server-sent events: the changes of one run, the items of a stream, a list of runs.
 
-A reader that was interrupted continues where it was, on any server: nothing is kept for it. A run's changes have
-numbers and a stream's items have offsets. The id of a list's event has a short digest of each run that the reader has
-seen.
+A reader that was interrupted can continue where it was, on any server, because the servers keep no state for readers.
+The id of the last event says where the reader was. It is the number of a run's change, the offset of a stream's item,
+or, for a list, a short digest of each run that the reader has seen.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class ListedRuns(Struct, frozen=True):
 async def run_changes(
     request: Asked, client: TheClient, streams: TheStreams, run_id: Id, last_event_id: LastEventId = None
 ) -> Stream | Response[None]:
-    """Follow a run: an event `change`, with a row of the audit trail, for every change, once and in order. The stream
-    ends when the run has ended."""
+    """Follow a run. The stream has an event `change`, with a row of the audit trail, for every change of the run, once
+    and in order. It ends when the run has ended."""
     seen = _number(last_event_id)
     known = await client.handle(run_id).audit()
     if known[-1].seq <= seen and _has_ended(known):
@@ -84,8 +84,8 @@ async def run_changes(
 async def follow_stream(
     request: Asked, client: TheClient, streams: TheStreams, run_id: Id, name: Id, last_event_id: LastEventId = None
 ) -> Stream | Response[None]:
-    """Follow a run's stream: an event `item` for every item, from the first one on. The stream ends when the run has
-    ended."""
+    """Follow a run's stream. The response has an event `item` for every item of the stream, from the first one on. It
+    ends when the run has ended and all items were sent."""
     after = _number(last_event_id)
     view = await found(client, run_id)
     if last_event_id is not None and view.status in FINISHED:
@@ -117,8 +117,9 @@ async def runs_changes(
     ] = 50,
     last_event_id: LastEventId = None,
 ) -> Stream:
-    """Follow the newest runs that match: an event `run` for each run that is new or has changed. If the list has
-    changed, an event `page` with the ids that it has now follows. The stream begins with the whole list."""
+    """Follow the newest runs that match. The stream begins with the whole list. It has an event `run` for each run that
+    is new in the list or has changed. If the list itself has changed, an event `page` with the ids of its runs
+    follows."""
     seen = Seen.of(last_event_id)
 
     async def look() -> list[StreamEvent]:
@@ -139,12 +140,12 @@ async def runs_changes(
         seen = now
         return new
 
-    await reach_of(request).page(wanted, 1)  # A wrong request is refused before the stream begins.
+    await reach_of(request).page(wanted, 1)  # So that a wrong request is refused before the stream begins.
     return streams.response(looked(look, streams.poll_s), request)
 
 
 class Seen(Struct, frozen=True):
-    """What a reader of a list has seen: a digest of the list's order, and one of each run."""
+    """The state of a list that its reader has seen: a digest of the list's order, and a digest of each run."""
 
     page: bytes = b""
     runs: tuple[bytes, ...] = ()
@@ -155,12 +156,12 @@ class Seen(Struct, frozen=True):
 
     @classmethod
     def at(cls, runs: list[RunView]) -> Seen:
-        """Return what a reader has seen who was sent these runs."""
+        """Return the state after a reader was sent these runs."""
         return cls(_mark([run.id for run in runs]), tuple(_mark(run) for run in runs))
 
     @classmethod
     def of(cls, text: str | None) -> Seen:
-        """Return what the id of an event says; nothing, if it is not one of ours."""
+        """Return the state that the id of an event encodes. The state is empty if this module has not made the id."""
         try:
             data = urlsafe_b64decode((text or "").encode("ascii"))
         except ValueError:
@@ -169,7 +170,7 @@ class Seen(Struct, frozen=True):
         return cls(marks[0], tuple(marks[1:])) if marks else cls()
 
     def text(self) -> str:
-        """Return it as the id of an event."""
+        """Return the state as the id of an event."""
         return urlsafe_b64encode(b"".join((self.page, *self.runs))).decode()
 
 
@@ -178,13 +179,13 @@ def _mark(value: Any) -> bytes:
 
 
 def _has_ended(rows: list[AuditView]) -> bool:
-    """Whether a run has ended with its last change. A change that is not one of the status has the status in `was`."""
+    """Whether a run has ended, by its last change. If that is not a change of the status, its `was` has the status."""
     last = rows[-1]
     return (last.became if last.became in set(Status) else last.was) in FINISHED
 
 
 def _number(text: str | None) -> int:
-    """Return the number in the id of an event; 0 if it is not one of ours."""
+    """Return the number in the id of an event, or 0 if the id is not a number."""
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 19 else 0
 
 

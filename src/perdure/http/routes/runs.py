@@ -1,7 +1,7 @@
-"""Runs as a collection: start, list and count them, and change many at once. One run: run.py.
+"""Runs as a collection: start, list and count them, and change many at once. run.py has the routes of one run.
 
-A run's id may be any text, so `/runs/…` has no room for other words. What is done with the collection stands behind a
-colon: `/runs:count`.
+A run's id may be any text, so no other word can follow `/runs/`. Actions on the collection follow a colon instead:
+`/runs:count`.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ Ids = Annotated[list[str], QueryParameter(name="id", min_items=1, max_items=_MAN
 
 
 class NewRun(Body, frozen=True, kw_only=True):
-    """A run to start. With an `id`, starting it again changes nothing. The default `version` is that of the newest
-    engine that has the workflow."""
+    """A run to start. With an `id`, starting the run again changes nothing. The default `version` is the one that the
+    newest engine with the workflow has."""
 
     workflow: Name
     input: dict[str, Any] = field(default_factory=dict)
@@ -58,21 +58,21 @@ class NewRuns(Body, frozen=True, kw_only=True):
 
 
 class StartedRun(Struct, frozen=True, kw_only=True):
-    """One of many runs that were to be started: its `id`, or the `error` for which it was not started."""
+    """The result for one of the runs to start: its `id`, or the `error` that kept it from starting."""
 
     id: str | None
     error: Problem | None
 
 
 class RunCount(Struct, frozen=True, kw_only=True):
-    """How many runs there are: `limit`, if there are that many or more."""
+    """The number of runs. Counting stops at `limit`, so there may be more runs if the number equals `limit`."""
 
     count: int
     limit: int
 
 
 class Selection(Body, frozen=True, kw_only=True):
-    """Which runs are selected: those that match all fields. An empty object selects all runs."""
+    """A selection of runs. A run is selected if it matches all fields. An empty object selects all runs."""
 
     workflow: Name | None = None
     status: Annotated[list[Status], Meta(max_length=len(Status))] = field(default_factory=list)
@@ -91,8 +91,8 @@ class ManyChanges(Body, frozen=True, kw_only=True):
 
 
 class ManyChangesWithReason(ManyChanges, frozen=True, kw_only=True):
-    """A change of many runs. With `dry_run` nothing is changed, and the report has the runs that would be. The audit
-    trails of the runs keep the `reason`."""
+    """A change of many runs. With `dry_run` nothing is changed, and the report has the runs that would be changed. The
+    audit trails of the runs keep the `reason`."""
 
     reason: Annotated[str, Meta(max_length=10_000)] = ""
 
@@ -134,8 +134,9 @@ async def _start(client: AnyClient, wanted: NewRun, actor: str) -> str:
 
 @post("/runs:start-many", guards=[operates], status_code=200, responses=no(changes=True))
 async def start_runs(request: Asked, client: TheClient, data: JSONBody[NewRuns]) -> list[StartedRun]:
-    """Start many runs, which share commits. The result has one item for each run, in the same order. A run that cannot
-    be started does not keep the others from starting: send the request again with ids, and no run starts twice."""
+    """Start many runs in shared commits. The result has one item for each run, in the same order. If a run cannot be
+    started, the others are started nevertheless. If all runs have ids, you can send the request again, and no run
+    starts twice."""
     actor = caller_of(request).name
 
     async def start(wanted: NewRun) -> StartedRun:
@@ -167,7 +168,7 @@ async def list_runs(
 
 @get("/runs:get-many", guards=[reads], responses=no(InvalidArguments))
 async def get_runs(client: TheClient, ids: Ids) -> dict[str, RunView]:
-    """Return runs by their ids, in one query. Ids that no run has are absent."""
+    """Return runs by their ids, in one query. Ids without a run are left out."""
     return await client.runs.get_many(ids)
 
 
@@ -188,9 +189,9 @@ async def count_runs(
 
 @post("/runs:cancel", guards=[operates], status_code=200, responses=no(Misuse, changes=True))
 async def cancel_runs(request: Asked, client: TheClient, data: JSONBody[ManyChangesWithReason]) -> BulkReport:
-    """Cancel all selected runs that have not ended, as `/runs/{run_id}/cancel` does, up to 10,000 at once.
+    """Cancel all selected runs that have not ended, as `/runs/{run_id}/cancel` does, at most 10,000 at once.
 
-    If the server dies, some runs are cancelled and others are not: send the request again."""
+    If the server dies, some runs are cancelled and others are not; then send the request again."""
     selection = await _selected(client, data.selection, sorted(ACTIVE))
     actor = caller_of(request).name
     return await client.runs.cancel(selection, reason=data.reason, dry_run=data.dry_run, actor=actor)
@@ -198,7 +199,8 @@ async def cancel_runs(request: Asked, client: TheClient, data: JSONBody[ManyChan
 
 @post("/runs:pause", guards=[operates], status_code=200, responses=no(Misuse, changes=True))
 async def pause_runs(request: Asked, client: TheClient, data: JSONBody[ManyChangesWithReason]) -> BulkReport:
-    """Hold all selected runs that have not ended and are not held. Otherwise as `/runs:cancel`."""
+    """Hold all selected runs that have not ended and are not held. The limit, dry runs and crashes are as for
+    `/runs:cancel`."""
     selection = await _selected(client, data.selection, sorted(ACTIVE))
     actor = caller_of(request).name
     return await client.runs.pause(selection, reason=data.reason, dry_run=data.dry_run, actor=actor)
@@ -206,20 +208,21 @@ async def pause_runs(request: Asked, client: TheClient, data: JSONBody[ManyChang
 
 @post("/runs:resume", guards=[operates], status_code=200, responses=no(Misuse, changes=True))
 async def resume_runs(request: Asked, client: TheClient, data: JSONBody[ManyChanges]) -> BulkReport:
-    """Lift the holds of all selected runs. Otherwise as `/runs:cancel`."""
+    """Lift the holds of all selected runs. The limit, dry runs and crashes are as for `/runs:cancel`."""
     selection = await _selected(client, data.selection, sorted(ACTIVE))
     return await client.runs.resume(selection, dry_run=data.dry_run, actor=caller_of(request).name)
 
 
 @post("/runs:retry", guards=[operates], status_code=200, responses=no(Misuse, changes=True))
 async def retry_runs(request: Asked, client: TheClient, data: JSONBody[ManyChanges]) -> BulkReport:
-    """Retry all selected runs that have failed. Otherwise as `/runs:cancel`."""
+    """Retry all selected runs that have failed. The limit, dry runs and crashes are as for `/runs:cancel`."""
     selection = await _selected(client, data.selection, [Status.FAILED])
     return await client.runs.retry(selection, dry_run=data.dry_run, actor=caller_of(request).name)
 
 
 async def _selected(client: AnyClient, wanted: Selection, statuses: Sequence[str]) -> RunSelection:
-    """Return a selection of runs in these statuses, unless it names others. Raises Refused if they are too many."""
+    """Return a selection of runs. It is limited to these statuses, unless it names statuses itself. Raises Refused if
+    it selects too many runs."""
     selection = RunSelection(
         workflow=wanted.workflow,
         status=[str(status) for status in wanted.status] or list(statuses),

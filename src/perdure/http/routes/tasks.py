@@ -24,7 +24,7 @@ _ERROR_MAX_CHARS = 10_000
 
 
 class Tasks(Struct, frozen=True, kw_only=True):
-    """A page of tasks. `cursor` is the `after` of the next page; it is null on the last one."""
+    """A page of tasks. Pass `cursor` as `after` to get the next page; it is null on the last page."""
 
     tasks: list[TaskView]
     cursor: str | None
@@ -37,8 +37,8 @@ class Answer(Body, frozen=True, kw_only=True):
 
 
 class Claim(Body, frozen=True, kw_only=True):
-    """The queue to take tasks from, the worker that takes them, how many it takes, and how long they are kept for it
-    without a heartbeat."""
+    """The queue to take tasks from, the worker that takes them, how many tasks it takes, and its lease: how long the
+    tasks stay with the worker without a heartbeat."""
 
     queue: Name
     worker: Name
@@ -47,14 +47,14 @@ class Claim(Body, frozen=True, kw_only=True):
 
 
 class Heartbeat(Body, frozen=True, kw_only=True):
-    """A sign of life of a worker. `details` say how far it got, for the worker that claims the task next."""
+    """A sign of life of a worker. `details` say how far the worker got, for the worker that claims the task next."""
 
     worker: Name
     details: Any = None
 
 
 class StagedArtifact(Body, frozen=True, kw_only=True, omit_defaults=True):
-    """An artifact: text or a JSON value. The run publishes it when it succeeds."""
+    """An artifact: text or a JSON value. The run publishes the artifact when the run succeeds."""
 
     name: Name
     value: Any
@@ -63,9 +63,9 @@ class StagedArtifact(Body, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Result(Body, frozen=True, kw_only=True, omit_defaults=True):
-    """The result of a task. A graph's node takes all three: its result, updates of the run's context, and artifacts. A
-    workflow's task takes one answer, as `result` or as `context_updates`, and artifacts. The answer must fit the task's
-    schema."""
+    """The result of a task. A task of a graph's remote node takes a `result`, `context_updates` for the run's context,
+    and artifacts. Every other task takes artifacts and one answer, either as `result` or as `context_updates`. The
+    answer must fit the task's schema."""
 
     worker: Name
     result: Any | UnsetType = UNSET
@@ -119,14 +119,14 @@ async def get_task(client: TheClient, task_id: Id) -> TaskView:
     responses=no(TaskNotFound, TaskClosed, InvalidAnswer, UnstorableValue, changes=True),
 )
 async def answer_task(request: Asked, client: TheClient, task_id: Id, data: JSONBody[Answer]) -> TaskView:
-    """Answer a task. Only the first answer counts: a second one is refused as `task_closed`, and changes nothing."""
+    """Answer a task. Only the first answer counts. A second answer is refused as `task_closed` and changes nothing."""
     await client.tasks.answer(task_id, data.value, actor=caller_of(request).name)
     return await client.tasks.get(task_id)
 
 
 @post("/tasks:claim", guards=[operates], status_code=200, responses=no(InvalidArguments, changes=True))
 async def claim_tasks(request: Asked, client: TheClient, data: JSONBody[Claim]) -> list[TaskView]:
-    """Take open tasks of a queue, oldest first. No other worker gets them until the lease has expired."""
+    """Claim open tasks of a queue for a worker, oldest first. No other worker gets them until the lease has expired."""
     actor = caller_of(request).name
     return await client.tasks.claim(data.queue, data.worker, limit=data.limit, lease=data.lease_s, actor=actor)
 
@@ -138,7 +138,7 @@ async def claim_tasks(request: Asked, client: TheClient, data: JSONBody[Claim]) 
     responses=no(*_CLAIMED, UnstorableValue, changes=True),
 )
 async def beat_task(request: Asked, client: TheClient, task_id: Id, data: JSONBody[Heartbeat]) -> TaskView:
-    """Say that the worker is alive, and renew its lease."""
+    """Report that the worker is alive, and renew its lease."""
     await client.tasks.heartbeat(task_id, data.worker, data.details, actor=caller_of(request).name)
     return await client.tasks.get(task_id)
 
@@ -150,7 +150,7 @@ async def beat_task(request: Asked, client: TheClient, task_id: Id, data: JSONBo
     responses=no(*_CLAIMED, InvalidAnswer, UnstorableValue, changes=True),
 )
 async def complete_task(request: Asked, client: TheClient, task_id: Id, data: JSONBody[Result]) -> TaskView:
-    """Answer a task as the worker that has it, or had it last, with artifacts for its run."""
+    """Answer a task as its worker, with artifacts for the run. The worker must have the task, or have had it last."""
     task = await client.tasks.get(task_id)
     artifacts: list[NewArtifact] = []
     if _takes_all(task):
@@ -169,13 +169,14 @@ async def complete_task(request: Asked, client: TheClient, task_id: Id, data: JS
 
 
 def _takes_all(task: TaskView) -> bool:
-    """Whether a task's schema is that of a graph's remote node, whose answer has the three parts itself."""
+    """Whether a task belongs to a remote node of a graph. The schema of its answer has all three parts."""
     return set(task.schema.get("properties", ())) == {"result", "context_updates", "staged_artifacts"}
 
 
 @post("/tasks/{task_id:str}/fail", guards=[operates_task], status_code=200, responses=no(*_CLAIMED, changes=True))
 async def fail_task(request: Asked, client: TheClient, task_id: Id, data: JSONBody[Failed]) -> TaskView:
-    """Say that the worker could not do a task."""
+    """Report that the worker could not do a task. With `retry` the task is open again; otherwise the run gets
+    TaskFailed."""
     actor = caller_of(request).name
     await client.tasks.fail(task_id, data.worker, data.error, retry=data.retry, actor=actor)
     return await client.tasks.get(task_id)

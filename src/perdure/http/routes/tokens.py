@@ -23,9 +23,9 @@ Lasting = Annotated[int, Meta(ge=1, le=_SECONDS_MAX)]
 
 
 class NewToken(Body, frozen=True, kw_only=True):
-    """A token to create. Its name has lower-case letters, digits, dots and hyphens, and is the actor in the audit
-    trail. `scope` is one scope or several: read, operate or admin; for some runs only, operate:workflow=checkout or
-    read:tag=tenant=acme. Without `expires_s` the token is valid until it is revoked."""
+    """A token to create. Its name may have lower-case letters, digits, dots and hyphens; the audit trail shows it as
+    the actor. `scope` is one scope or several: read, operate or admin. A scope may be for some runs only:
+    operate:workflow=checkout or read:tag=tenant=acme. Without `expires_s` the token is valid until it is revoked."""
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
     scope: ScopeText | Annotated[list[ScopeText], Meta(min_length=1, max_length=50)]
@@ -33,15 +33,15 @@ class NewToken(Body, frozen=True, kw_only=True):
 
 
 class Rotation(Body, frozen=True, kw_only=True):
-    """How long the old secret stays valid, and how long the new one is valid. Default for the new secret: as long as
-    the old one was made for."""
+    """How long the old secret stays valid, and how long the new secret is valid. By default, the new secret is valid
+    for as long as the old one was when it was created."""
 
     overlap_s: Annotated[int, Meta(ge=0, le=_SECONDS_MAX)] = 0
     expires_s: Lasting | None = None
 
 
 class MadeToken(Struct, frozen=True, kw_only=True):
-    """A token with its secret, which no other response has."""
+    """A token with its secret. No other response has the secret."""
 
     name: str
     scope: str
@@ -50,14 +50,14 @@ class MadeToken(Struct, frozen=True, kw_only=True):
 
 @get("/", guards=[administers], responses=no())
 async def list_tokens(client: TheClient) -> list[TokenView]:
-    """List all tokens, also revoked and expired ones, without their secrets."""
+    """List all tokens, including revoked and expired ones, without their secrets."""
     return await tokens(client)
 
 
 @post("/", guards=[administers], responses=no(InvalidArguments, changes=True))
 async def new_token(request: Asked, client: TheClient, data: JSONBody[NewToken]) -> MadeToken:
-    """Create a token. It replaces a token of the same name. After the first token is created, every caller needs
-    one."""
+    """Create a token. It replaces a token of the same name. After the first token is created, every caller needs a
+    token."""
     actor = caller_of(request).name
     made = await make_token(client, data.name, data.scope, expires=_seconds(data.expires_s), actor=actor)
     return MadeToken(name=data.name, scope=str(parse_scopes(data.scope)), token=made)

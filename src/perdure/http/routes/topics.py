@@ -1,6 +1,6 @@
-"""Topics: emit messages, and register and retire handlers. Roots: cancel and roll back what followed from a message.
+"""Topics: emit messages, and register and retire handlers. Roots: cancel and roll back the hierarchies of messages.
 
-Handlers that no engine has, such as people or other systems, complete and fail their runs here too.
+These routes also complete and fail the runs of handlers that no engine has, such as people or other systems.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RUNS_MAX = 10_000
 
 
 class NewMessage(Body, frozen=True, kw_only=True):
-    """A message to emit. With an `id` it is emitted once."""
+    """A message to emit. With an `id`, repeated requests emit it once."""
 
     message: Any
     id: Name | None = None
@@ -62,7 +62,7 @@ class NewHandler(Body, frozen=True, kw_only=True):
 
 
 class Retirement(Body, frozen=True, kw_only=True):
-    """With `release`, messages that the handler has not begun no longer wait for it."""
+    """Whether to `release` messages: then messages that the handler has not begun no longer wait for it."""
 
     release: bool = False
 
@@ -88,7 +88,7 @@ class TopicView(Struct, frozen=True, kw_only=True):
 
 
 class RootView(Struct, frozen=True, kw_only=True):
-    """A message that was emitted. `id` is that of its hierarchy; `run_ids` are the runs of its handlers."""
+    """A message that was emitted. `id` is the id of its hierarchy; `run_ids` are the ids of its handlers' runs."""
 
     id: str
     message_id: str
@@ -109,8 +109,8 @@ class Accepted(Struct, frozen=True, kw_only=True):
 
 
 class CancelledToken(Struct, frozen=True, kw_only=True):
-    """A cancellation token that is cancelled. If `was_cancelled`, it was cancelled before, and the first reason
-    counts."""
+    """A cancellation token that is cancelled. If `was_cancelled`, it was cancelled before this request, and the first
+    reason counts."""
 
     name: str
     was_cancelled: bool
@@ -150,7 +150,7 @@ async def emit_message(
 
 @post("/topics/{topic:str}/handlers", guards=[operates], responses=no(Misuse, changes=True))
 async def register_handler(request: Asked, client: TheClient, topic: Id, data: JSONBody[NewHandler]) -> TopicView:
-    """Register a handler that no engine has: messages of the topic wait for it. Registering it again changes
+    """Register a handler that no engine has. Messages of the topic then wait for it. Registering it again changes
     nothing."""
     await client.topics.register(topic, data.name, actor=caller_of(request).name)
     return TopicView(topic=topic, handlers=(await client.topics.handlers()).get(topic, []))
@@ -165,7 +165,7 @@ async def register_handler(request: Asked, client: TheClient, topic: Id, data: J
 async def retire_handler(
     request: Asked, client: TheClient, topic: Id, name: Id, data: JSONBody[Retirement]
 ) -> TopicView:
-    """Retire a handler: messages that are emitted from now on do not wait for it."""
+    """Retire a handler. Messages that are emitted from now on do not wait for it."""
     actor = caller_of(request).name
     if not await client.topics.retire(topic, name, release=data.release, actor=actor):
         raise Refused("not_found", f"the topic {topic!r:.80} has no handler {name!r:.80}")
@@ -197,7 +197,7 @@ async def complete_handler(request: Asked, client: TheClient, run_id: Id, data: 
     responses=no(RunNotFound, RunFinished, Misuse, changes=True),
 )
 async def fail_handler(request: Asked, client: TheClient, run_id: Id, data: JSONBody[Inability]) -> RunView:
-    """Fail the run of a handler that no engine has. Do so only if nothing of its work is left to be undone."""
+    """Fail the run of a handler that no engine has. Do this only if none of the handler's work is left to be undone."""
     await client.topics.fail(run_id, data.reason, type=data.type, actor=caller_of(request).name)
     return await found(client, run_id)
 
@@ -209,7 +209,8 @@ async def fail_handler(request: Asked, client: TheClient, run_id: Id, data: JSON
     responses=no(RunNotFound, Misuse, changes=True),
 )
 async def complete_rollback(request: Asked, client: TheClient, run_id: Id, data: JSONBody[Nothing]) -> RunView:
-    """Complete the rollback of a handler that no engine has: what it did is undone, as the emitter asked."""
+    """Complete the rollback of a handler that no engine has. Do this once the handler's work is undone, as the emitter
+    requested."""
     del data
     await client.topics.complete_rollback(run_id, actor=caller_of(request).name)
     return await found(client, run_id)
@@ -223,8 +224,8 @@ async def get_root(
         int, QueryParameter(ge=1, le=_RUNS_MAX, description="Refuse if the hierarchy has more runs.")
     ] = 1_000,
 ) -> HierarchyView:
-    """Return what followed from a message, by the id of its hierarchy or of one of its runs: the runs, and the events
-    of each message."""
+    """Return a hierarchy: its runs, and the events of each message. With the id of a run, return the part of the
+    hierarchy below that run."""
     return await client.handle(root_id).hierarchy(runs_max=runs_max)
 
 
@@ -247,7 +248,8 @@ async def cancel_root(request: Asked, client: TheClient, root_id: Id, data: JSON
     responses=no(InvalidArguments, changes=True),
 )
 async def cancel_token(request: Asked, client: TheClient, data: JSONBody[TokenCancellation]) -> CancelledToken:
-    """Cancel a cancellation token: all runs that were emitted with it roll back, and so will those emitted later."""
+    """Cancel a cancellation token. All runs of messages that were emitted with it roll back. Runs of messages that are
+    emitted with it later roll back too."""
     is_first = await client.topics.cancel_token(
         CancellationToken(data.name), reason=data.reason, actor=caller_of(request).name
     )
@@ -261,7 +263,7 @@ async def cancel_token(request: Asked, client: TheClient, data: JSONBody[TokenCa
     responses=no(RunNotFound, InvalidTransition, InvalidArguments, changes=True),
 )
 async def roll_back_root(request: Asked, client: TheClient, root_id: Id, data: JSONBody[Reason]) -> Accepted:
-    """Roll back a hierarchy that has ended, or the part of it below a run."""
+    """Roll back a hierarchy that has ended. With the id of a run, roll back that run and all runs below it."""
     await roll_back_or_refuse(client.session, root_id, reason=data.reason, actor=caller_of(request).name)
     return Accepted(id=root_id)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from perdure.kernel import ops
 from perdure.kernel.decision import NOTHING, Decision, DecisionInput
+from perdure.kernel.runless_rows import SharedWrites
 from perdure.kernel.runs import Run
-from perdure.kernel.shared import SharedWrites
 
 
 def put_token(_run: Run | None, op: ops.PutToken, _me: str, inputs: DecisionInput) -> Decision:

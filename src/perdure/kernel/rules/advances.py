@@ -1,6 +1,6 @@
-"""The rules of advances: what a run of a function or a graph did. Entries, waits and children, or its end.
+"""The rules of advances: the entries, waits and children, or the end, of a run of a function or a graph.
 
-Which events win the new waits is in delivery.py, what a run continues as in continuation.py.
+delivery.py decides which events win the new waits. continuation.py decides about a run that continues as another call.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def _ended(
     audit_rows: tuple[Audit, ...],
     follow_ups: tuple[ops.Op, ...],
 ) -> Decision:
-    """Return the decision about a run whose code has ended. A run that failed and has something to undo does that
-    first."""
+    """Return the decision about a run whose code has ended. If the run failed and has registered compensations, its
+    rollback comes first."""
     undoes = end.status is Status.FAILED and run.undo > 0 and run.status is not Status.ROLLING_BACK
     effects: tuple[Effect, ...]
     if undoes:
@@ -153,7 +153,7 @@ def _note_senders(run: Run, op: ops.Advance, inputs: DecisionInput) -> tuple[Run
 
 
 def _read_by(mailbox: Mailbox, op: ops.Advance) -> list[Event]:
-    """Return the events that an advance reads. They have won positions that the advance closes, or opens anew."""
+    """Return the events that an advance reads. They have won positions that the advance closes or opens again."""
     positions = (*op.waits_dropped, *(wait.position for wait in op.waits))
     placed = [one for position in positions if (one := mailbox.given.get(position)) is not None]
     return [event for _, event in placed if event.id in op.events_read]

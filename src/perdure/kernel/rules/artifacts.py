@@ -44,7 +44,7 @@ def brought(decision: Decision, op: ops.Advance, inputs: DecisionInput) -> Decis
 
 
 def ended(decision: Decision, inputs: DecisionInput) -> Decision:
-    """Return the decision to end a run from outside, with what happens to its artifacts. Its tasks are withdrawn."""
+    """Return the decision to end a run from outside, with the changes to its artifacts. Its tasks are withdrawn."""
     run = decision.run
     if run is None:
         return decision
@@ -55,8 +55,8 @@ def ended(decision: Decision, inputs: DecisionInput) -> Decision:
 
 
 def retried(decision: Decision) -> Decision:
-    """Return the decision to run a failed run again. Its artifacts are staged again, except those of entries that
-    happen anew."""
+    """Return the decision to run a failed run again. Its artifacts are staged again, except the artifacts of archived
+    entries."""
     if decision.run is None:
         return decision
     return replace(decision, artifacts=ArtifactWrites(fates={decision.run.id: "staged"}))

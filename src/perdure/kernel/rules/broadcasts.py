@@ -1,9 +1,9 @@
 """The rules of broadcasts and of ends of runs: which waits they win.
 
-They are decided inside the transaction, since broadcasts and waits may be of any engine. `settle` does no I/O: it
-yields questions about the tables, which its store answers inside the transaction, and returns what is to be written.
-Before `settle` is called, the store has written the batch's waits, and has removed the waits that the batch drops or
-clears and the events that it reads.
+They are decided inside the transaction, since broadcasts and waits may come from any engine. `settle` does no I/O. It
+yields questions about the tables, which the store answers inside the transaction, and returns the rows to write. Before
+`settle` is called, the store has written the batch's waits, and has removed the waits that the batch drops or clears
+and the events that it reads.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _QUEUE_PAGE: Final = 100
 
 
 class Freed(Struct, frozen=True):
-    """Which events have won one of these positions, or any position of the runs `on`, and which events the runs `over`
-    still have. The runs `on` go on: their unread events, which may be many, stay where they are."""
+    """Asks for the events that have won one of these positions or any position of the runs `on`, and for all events
+    that the runs `over` still have. The runs `on` are not over: their unread events, which may be many, stay with
+    them."""
 
     positions: list[tuple[str, str]]
     over: list[str]
@@ -35,8 +36,8 @@ class Freed(Struct, frozen=True):
 
 
 class Queue(Struct, frozen=True):
-    """Which events in the queue of a name have not expired: in order, from `after` on, whether they are to be consumed
-    or retained."""
+    """Asks for the events in the queue of a name that have not expired: in order, after the number `after`, up to a
+    limit, both events to be consumed and retained events."""
 
     name: str
     after: int
@@ -44,13 +45,14 @@ class Queue(Struct, frozen=True):
 
 
 class Shapes(Struct, frozen=True):
-    """By which fields the waits for this name choose: the names of the fields."""
+    """Asks for the field names by which waits for this event name choose."""
 
     name: str
 
 
 class Waiting(Struct, frozen=True):
-    """Which open waits for this name choose by exactly these fields: the longest waiting first, up to a limit."""
+    """Asks for the open waits for this name that choose by exactly these fields: the longest waiting first, up to a
+    limit."""
 
     name: str
     where: tuple[tuple[str, str], ...]
@@ -60,16 +62,16 @@ class Waiting(Struct, frozen=True):
 
 
 class Pending(Struct, frozen=True):
-    """How many events to be consumed are in the queue of a name. If the number reaches `limit`, expired events must not
-    be counted."""
+    """Asks for the number of events to be consumed in the queue of a name. If the number reaches `limit`, expired
+    events must not be counted."""
 
     name: str
     limit: int
 
 
 class HasRead(Struct, frozen=True):
-    """Which of these retained events a run has read, was given, or may not get because they were sent before it was
-    created (by `mode`)."""
+    """Asks which of these retained events a run has read, was given, or may not get. By its `mode`, a wait may exclude
+    events that were sent before the run was created."""
 
     run_id: str
     events: list[tuple[str, int]]  # ids and numbers
@@ -77,26 +79,27 @@ class HasRead(Struct, frozen=True):
 
 
 class Readers(Struct, frozen=True):
-    """Which of these runs have read a retained event, or were given it."""
+    """Asks which of these runs have read a retained event, or were given it."""
 
     event_id: str
     run_ids: list[str]
 
 
 class Ended(Struct, frozen=True):
-    """Which of these runs have ended, or do not exist."""
+    """Asks which of these runs have ended, or do not exist."""
 
     run_ids: list[str]
 
 
 class Awaiting(Struct, frozen=True):
-    """Which waits are for the end of these runs."""
+    """Asks for the waits for the end of these runs."""
 
     run_ids: list[str]
 
 
 class Kept(Struct, frozen=True):
-    """A retained event that has not reached all waiting runs yet, and the number of the last wait that has got it."""
+    """Asks for a retained event that has not reached all waiting runs yet, and for the number of the last wait that has
+    got it."""
 
     event_id: str
 
@@ -106,14 +109,14 @@ Asking = Generator[Question, Any, Any]
 
 
 class Settlement(Struct, kw_only=True):
-    """What is to be written to the tables of events and waits, and what the commit found out.
+    """The rows to write to the tables of events and waits, and the results for the coordinator (`found`).
 
     - `queued` and `given`: new rows, the batch's own events among them
     - `moved`: events that leave the queue of their name for a run
     - `back`: events that leave their run for the queue of their name
     - `freed`: events that stay with their run, and have no position any more
     - `gone`: events that leave their run and are removed
-    - `spreading`: up to which wait each retained event has come (None: it has reached all)
+    - `spreading`: for each retained event, the number of the last wait that has got it (None: it has reached all waits)
 
     An event in `back` or `gone` may be new in this batch, and then is not in the tables.
     """
@@ -158,15 +161,16 @@ class _Matching:
         self._taken: set[str] = set()
         self._copied: set[tuple[str, str]] = set()  # run id, retained event
         self._shapes: dict[str, list[tuple[str, ...]]] = {}
-        # By name and filter: up to which number all waits are won, and the number of the first that was not.
+        # By event name and filter: `_past` is the number up to which all waits are won, `_next` the number of the first
+        # wait that is not won.
         self._past: dict[tuple[str, Any], int] = {}
         self._next: dict[tuple[str, Any], int] = {}
 
-    # Events that were given to waits which are gone.
+    # Events whose waits were dropped or cleared.
 
     def free(self) -> Asking:
-        """Free the events that had won waits which are gone. Events of this batch for runs that end in it are routed
-        too, since these runs cannot read them."""
+        """Free the events whose waits were dropped or cleared. If this batch sends events to runs that it also ends,
+        apply the fallback of these events, since the runs cannot read them."""
         batch = self.batch
         over = {r for r in batch.waits_cleared if r in batch.runs and batch.runs[r].run.status in FINISHED}
         again = {(run_id, event_id) for run_id, event_id, _, _ in batch.events_given}
@@ -220,7 +224,8 @@ class _Matching:
                 self._give(*best)
 
     def _earliest(self, wait: Wait) -> Asking:
-        """Return the earliest sent event that fits a wait, of those in the queue and those that go back there."""
+        """Return the earliest sent event that fits a wait, among the events in the queue and the events that go back
+        into it."""
         back = (event for event in self.out.back if event.consumed and accepts(wait, event))
         returned = min(back, key=lambda event: event.number, default=None)
         after = 0
@@ -240,7 +245,7 @@ class _Matching:
             after, limit = page[-1].number, _QUEUE_PAGE
 
     def _give(self, event: Event, wait: Wait) -> None:
-        """Let an event of the queue, or one that goes back there, win a wait."""
+        """Let an event that is in the queue, or goes back into it, win a wait."""
         given = self._won_by(event, wait)
         if not event.consumed:
             self.out.given.append(given)
@@ -301,8 +306,8 @@ class _Matching:
             sent[event.id] = ()
 
     def offer(self, event: Event) -> Asking:
-        """Give an event that comes back to the longest waiting run, or put it back into its queue, at the place of its
-        number. Waits that begin in this batch look in the queue later."""
+        """Give a returning event to the longest waiting run, or put it back into its queue, at the place of its number.
+        Waits that begin in this batch look in the queue later."""
         if event.expires_at <= self.batch.at:
             self.out.gone.append(event)
             return
@@ -327,8 +332,8 @@ class _Matching:
             yield from self._spread(*found)
 
     def _spread(self, event: Event, after: int) -> Asking:
-        """Give a copy to the runs that waited when the event was sent, the longest waiting first, and note how far that
-        got. A run gets one copy, however many of its tasks wait for the event."""
+        """Give a copy to the runs that waited when the event was sent, the longest waiting first, and note the last
+        wait that got a copy. A run gets one copy, however many of its tasks wait for the event."""
         waits: list[Wait] = yield from self._all_waiting(event, after, event.number, SPREAD_MAX + 1)
         is_more = len(waits) > SPREAD_MAX
         self.out.spreading[event.id] = waits[SPREAD_MAX - 1].number if is_more else None
@@ -343,8 +348,8 @@ class _Matching:
         return tuple(reversed(chosen))
 
     def _give_to_later(self, event: Event) -> tuple[str, ...]:
-        """Give a retained event to runs that began to wait after it was sent, but in the same batch: they did not find
-        it in its queue."""
+        """Give a retained event to runs that began to wait after it was sent, but in the same batch. These runs did not
+        find the event in its queue."""
         found: list[str] = []
         for wait in self.batch.waits.values():
             is_later = wait.kind == "event" and self.base + wait.number > event.number
@@ -388,7 +393,7 @@ class _Matching:
         return sorted(found, key=lambda wait: wait.number)[:limit]
 
     def _note_first(self, key: tuple[str, Any], page: list[Wait], fresh: list[Wait]) -> None:
-        """Note which of these waits, the longest waiting for a name and a filter, is the first that is not won."""
+        """Note the first of these waits that is not won. They are the longest waiting for a name and a filter."""
         won = page[: page.index(fresh[0])] if fresh else page
         if won:
             self._past[key] = won[-1].number

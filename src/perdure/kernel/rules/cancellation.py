@@ -34,10 +34,11 @@ def cancel(run: Run | None, op: ops.Cancel, me: str, inputs: DecisionInput) -> D
 def end_from_outside(
     run: Run, status: Status, op: ops.Cancel | ops.Expire, outcome: Outcome, cause: str, me: str, inputs: DecisionInput
 ) -> Decision:
-    """End a run from outside, and its children with it. A run that has something to undo does that first.
+    """End a run from outside, and its children with it. If the run has registered compensations, its rollback comes
+    first.
 
-    If the run's deadline has passed, its children fail too instead of being cancelled: a retry of the run also retries
-    the children that it had started, and no transition leads out of `cancelled`.
+    If the run's deadline has passed, its children fail instead of being cancelled. A retry of the run also retries its
+    started children, and a cancelled child could not be retried: no transition leads out of `cancelled`.
     """
     details = op.reason if isinstance(op, ops.Cancel) else ""
     why = f"its parent {run.id!r} was ended: {cause}"

@@ -1,4 +1,4 @@
-"""The rules of children: what a child gets from its parent, and which children an advance starts and cancels."""
+"""The rules of children: what a child inherits from its parent, and which children an advance starts and cancels."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ def cancel_child(run_id: str, op: ops.Op, reason: str) -> ops.Cancel:
 
 
 def born_of(parent: Run, start: ops.Start) -> ops.Start:
-    """Return the start of a child. It has its parent's tags beside its own. Unless it is detached, its deadline is not
-    later than its parent's. A child that undoes something for a parent that rolls back has no deadline of the parent:
-    none counts for a rollback, and the parent's may have begun it."""
+    """Return the start of a child, with the parent's tags beside its own.
+
+    The deadline of the child is not later than the parent's deadline, with two exceptions. A detached child has its own
+    deadline only. So has a child of a parent that rolls back: no deadline counts for a rollback, and the parent's
+    deadline may be what began the rollback."""
     if not parent.tags and parent.deadline is None:
         return start
     is_free = start.bond == "detached" or parent.status is Status.ROLLING_BACK

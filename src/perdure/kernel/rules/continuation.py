@@ -1,14 +1,15 @@
 """The rule of continuation: a run begins again as another call, under the same id, with another input and no history.
 
-How often a run has continued is in perdure/kernel/lives.py, and `continue_as` in models/functions/continuation.py.
+perdure/kernel/continuation_counts.py counts how often a run has continued. `continue_as` is in
+models/functions/continuation.py.
 """
 
 from __future__ import annotations
 
 from perdure.kernel import ops, wait_matches
+from perdure.kernel.continuation_counts import next_life
 from perdure.kernel.decision import Decision, DecisionInput, move, note
 from perdure.kernel.effects import Begin, Drop
-from perdure.kernel.lives import next_life
 from perdure.kernel.rules.children import child_ops
 from perdure.kernel.runs import Run
 from perdure.kernel.status import Status

@@ -32,7 +32,7 @@ def expire(run: Run | None, op: ops.Expire, me: str, inputs: DecisionInput) -> D
 
 
 def deadline_since(audit: Iterable[Audit]) -> int | None:
-    """When the run was given the deadline that it has, if that was later than its start."""
+    """Return the time at which the run was given its current deadline; None if it has had it since its start."""
     given = [
         row.at for row in audit if row.details == BEGINS_ANEW or (row.became == "updated" and "deadline" in row.cause)
     ]

@@ -1,5 +1,6 @@
-"""The rules of delivery: which wait gets an event that is sent to a run, which event a new wait gets, what a timer
-wins, how a run is woken. The matching itself is in perdure/kernel/wait_matches.py; broadcasts are in broadcasts.py.
+"""The rules of delivery: how the events sent to a run, its timers and wake-ups meet the waits of the run.
+
+The matching itself is in perdure/kernel/wait_matches.py. Broadcasts are in broadcasts.py.
 
 An event that was given to a waiting run stays in the store until an advance of that run has read it. So a crash in
 between loses nothing and delivers nothing twice.
@@ -28,8 +29,9 @@ UNNAMED = frozenset({"api", "engine"})
 
 
 class Delivered(Struct, frozen=True):
-    """These runs were waiting for the event and have got it. For a retained event, these are the runs that were reached
-    at once."""
+    """The runs that were waiting for the event and have got it.
+
+    For a retained event, these are the runs that were reached at once."""
 
     run_ids: tuple[str, ...]
 
@@ -66,14 +68,14 @@ class FromCommit(Struct, frozen=True):
 
 
 def keyed(event_id: str, content: str) -> str:
-    """Return the id of an event that is sent with a key. It has a digest of the content, which is compared if the key
-    is used again."""
+    """Return the id of an event that is sent with a key. The id contains a digest of the content. If the key is used
+    again, the two digests are compared."""
     return f"{event_id}~{content}"
 
 
 def content_of(event_id: str) -> str:
-    """Return the digest of what was sent under a key; empty if the event had no key, or was sent before there were
-    digests."""
+    """Return the digest of the content that was sent under a key. It is empty if the event has no key, or comes from an
+    older version, which made no digests."""
     return event_id.partition("~")[2]
 
 
@@ -211,13 +213,13 @@ def _can_take(run: Run, inputs: DecisionInput) -> bool:
 
 
 def taken(run: Run, me: str) -> Run:
-    """Return a run that nobody owns as it is once this engine has claimed it."""
+    """Return an unowned run in the state that it has once this engine has claimed it."""
     return replace(run, owner=me, claim=run.claim + 1)
 
 
 def meet(mailbox: Mailbox, op: ops.Advance) -> tuple[Mailbox | None, tuple[Event, ...]]:
-    """Close and open positions, and return the events that win the new ones. So no event is missed between the check
-    and the wait."""
+    """Close and open positions, and return the mailbox and the events that win the new positions. Both happen in one
+    decision, so no event is missed between the check and the wait."""
     before = mailbox
     if op.read_ahead:
         mailbox = wait_matches.read_ahead(mailbox, op.read_ahead)
@@ -225,6 +227,6 @@ def meet(mailbox: Mailbox, op: ops.Advance) -> tuple[Mailbox | None, tuple[Event
     if mailbox is not EMPTY and (op.waits_dropped or op.events_read):
         mailbox, freed = wait_matches.closed(mailbox, op.waits_dropped, op.events_read, op.waits)
     mailbox = wait_matches.add_waits(mailbox, op.waits)
-    # An event that was unread before fits no position that was open before. A freed event may fit one.
+    # An event that was unread before fits no position that was open before. A freed event may fit such a position.
     mailbox, given = wait_matches.settle(mailbox, op.at, op.waits, freed)
     return (None if mailbox is before else mailbox), tuple(given)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from perdure.kernel import ops
 from perdure.kernel.decision import NOTHING, Decision, DecisionInput
+from perdure.kernel.runless_rows import HandlerChange, SharedWrites
 from perdure.kernel.runs import Run
-from perdure.kernel.shared import HandlerChange, SharedWrites
 
 
 def register(_run: Run | None, op: ops.RegisterHandlers, _me: str, _inputs: DecisionInput) -> Decision:

@@ -30,8 +30,7 @@ def retry(run: Run | None, op: ops.Retry, me: str, inputs: DecisionInput) -> Dec
     check_version(run, op.expected_version)
     deadline, is_late = run.deadline, False
     if deadline is not None and deadline <= op.at:
-        # The old deadline would end the run again at once: the run gets as much time as it had when it was given the
-        # deadline.
+        # The old deadline would end the run again at once. So the run gets the same span of time again, from now on.
         since = run.created_at if op.deadline_since is None else op.deadline_since
         deadline, is_late = op.at + max(0, deadline - since), True
     run, audit_rows = move(
@@ -41,7 +40,7 @@ def retry(run: Run | None, op: ops.Retry, me: str, inputs: DecisionInput) -> Dec
         "retried",
         BEGINS_ANEW if is_late else "",
         completed_at=None,
-        owner=me if inputs.has_code else None,  # None: an engine that has the code claims it.
+        owner=me if inputs.has_code else None,  # With None, an engine that has the code claims the run.
         claim=run.claim + 1,
         attempt=run.attempt + 1,
         recoveries=0,

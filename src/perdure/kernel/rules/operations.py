@@ -1,9 +1,9 @@
 """The rules of operations' runs: their rows are written, their status follows, and other runs are notified.
 
-The model decides what a run does next (models/cooperation/machine.py). The rules here check who writes, and look after
-the run's status and its mail. No notice is lost. If an engine has the run in memory, the run wakes in the same commit
-if it can go on (kernel/operation_notices.py). If no engine owns the run, this engine takes it, or marks it for an
-engine that has its code. If another engine owns the run, that engine gets mail.
+The model decides what a run does next (models/cooperation/machine.py). The rules here check which engine writes, and
+update the run's status and its mail. No notice is lost. If an engine has the run in memory, the run wakes in the same
+commit if it can go on (kernel/operation_notices.py). If no engine owns the run, this engine takes it, or marks it for
+an engine that has its code. If another engine owns the run, that engine gets mail.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _BACK = (Status.ROLLING_BACK, Status.ROLLED_BACK, Status.ROLLBACK_FAILED)
 
 
 def check_no_operation(run: Run, advice: str = "") -> None:
-    """Raise IsOperation for a run of an operation: it cannot just end, but rolls back with all runs below it."""
+    """Raise IsOperation for a run of an operation. Such a run cannot just end: it must roll back with all runs below
+    it."""
     if run.model == "operation":
         raise IsOperation(f"run {run.id!r} is a run of an operation{advice}", run_id=run.id)
 
@@ -72,7 +73,7 @@ def cooperate(run: Run | None, op: ops.Cooperate, me: str, inputs: DecisionInput
     if op.workflow_version:
         run = replace(run, workflow_version=op.workflow_version)
     if status is Status.SUSPENDED and readiness.notified > op.notified:
-        status = Status.RUNNING  # It must read the new notice: after a crash nobody would wake it.
+        status = Status.RUNNING  # The run must read the new notice: after a crash nobody would wake it.
     run, audit = _through(run, status, op, op.cause)
     is_over = run.status in FINISHED
     effects: tuple[Effect, ...] = (Finish(run, op.outcome or Outcome()),) if is_over else ()
@@ -100,7 +101,7 @@ def cooperate(run: Run | None, op: ops.Cooperate, me: str, inputs: DecisionInput
 
 def _check_unasked(op: ops.Cooperate, readiness: Readiness) -> None:
     """Raise AskedMeanwhile if a run was asked to give up after it decided to end, or to call another run. A called run
-    begins with this very commit, so its caller must know of all requests when it calls."""
+    begins with this very commit, so its caller must have read all requests before it calls."""
     is_calling = bool(op.starts) and op.starts[0].bond == CALLED and op.status is not Status.ROLLING_BACK
     if not is_calling and op.status is not Status.SUCCEEDED:
         return
@@ -152,7 +153,7 @@ def notify(run: Run | None, op: ops.Notify, me: str, inputs: DecisionInput) -> D
             return Decision(run=run, row=True, audit=audit, effects=(Begin(run),), follow_ups=follow_ups, reply=True)
         mark = Wait(run_id=run.id, position=NEWS, kind="timer", name=NEWS, due_at=0)
         return Decision(run=run, guard=True, mailbox=inputs.mailbox, waits=(mark,), follow_ups=follow_ups, reply=True)
-    # An engine that takes the run later reads its rows, and the notice is about rows that are there by then.
+    # An engine that takes the run later reads its rows. By then the rows that the notice is about are stored.
     return Decision(run=run, guard=True, mailbox=inputs.mailbox, follow_ups=follow_ups, reply=True)
 
 
@@ -190,8 +191,8 @@ def _asks(children: tuple[str, ...], op: ops.Op, about: str, undone_by: int, cal
 
 
 def _for_calls(run: Run, op: ops.Op) -> str:
-    """Return the failure with which the runs that this run has called end, if it is asked to give up. "" for a run that
-    rolls back: its called runs belong to its rollback."""
+    """Return the failure for the runs that this run has called, if this run is asked to give up. Return "" for a run
+    that rolls back, since its called runs belong to its rollback."""
     return op.call_failure if isinstance(op, ops.Notify) and run.status not in _BACK else ""
 
 
@@ -203,7 +204,7 @@ def _notified_while_held(run: Run, hold: Hold, op: ops.Notify, inputs: DecisionI
         # A run below it has ended. If that was the last one, this run ends too.
         run = replace(run, deadline=op.at)
         return Decision(run=run, row=True, effects=(Rearm(run),), reply=True)
-    # An engine that takes the run later reads its rows, and the notice is about rows that are there by then.
+    # An engine that takes the run later reads its rows. By then the rows that the notice is about are stored.
     return Decision(run=run, guard=True, mailbox=inputs.mailbox, reply=True)
 
 
@@ -214,8 +215,8 @@ def _notified_while_held(run: Run, hold: Hold, op: ops.Notify, inputs: DecisionI
 def held(run: Run, hold: Hold, op: ops.SetHold, audit: tuple[Audit, ...], *, has_code: bool) -> Decision:
     """Return the decision to hold a run, which may have been asked to give up already.
 
-    Without `has_code` a client may have decided it, which cannot read the run's rows. Then the run is due at once, so
-    that an engine completes the hold."""
+    Without `has_code`, the decision may be a client's, and a client cannot read the run's rows. Then the run's deadline
+    is set to now, so that an engine completes the hold at once."""
     drop = Drop(run.id, hold.kind)
     if not hold.next_seq:
         if not has_code:
@@ -228,7 +229,7 @@ def held(run: Run, hold: Hold, op: ops.SetHold, audit: tuple[Audit, ...], *, has
 
 
 def examined(run: Run, op: ops.SetHold) -> Decision:
-    """Complete a hold that was made without reading the run's rows. No row was written since then."""
+    """Complete a hold that was made without reading the run's rows. Nobody has written rows of the run since then."""
     hold = run.hold
     if hold is None or hold.next_seq or hold.at != op.hold.at or run.owner is not None:
         return NOTHING
@@ -239,18 +240,18 @@ def examined(run: Run, op: ops.SetHold) -> Decision:
 
 
 def lifted(run: Run) -> dict[str, Any]:
-    """Return what changes in a run's row when its hold is lifted. An operation's run has no deadline in its row then,
-    since its code looks after its deadlines."""
+    """Return the changed fields of a run's row when its hold is lifted. The row of an operation's run then has no
+    deadline, since its code watches its deadlines."""
     return {"hold": None, "deadline": None} if run.model == "operation" else {"hold": None}
 
 
 def expire(run: Run, op: ops.Expire, me: str, inputs: DecisionInput) -> Decision:
-    """Let a held run give up, since a deadline of it has passed. A run that is not held has its own timers."""
+    """Let a held run give up, since its deadline has passed. A run that is not held has its own timers."""
     if run.deadline is None or run.deadline > op.at or run.status in FINISHED or run.owner not in (None, me):
         return NOTHING
     hold = run.hold
     if hold is None or not hold.next_seq:
-        run = replace(run, deadline=None)  # A hold that is complete says which deadline counts.
+        run = replace(run, deadline=None)  # The hold gets the right deadline when it is completed.
         return Decision(run=run, row=True, effects=() if hold is None else (Examine(run),))
     return _give_up(run, hold, op, inputs.children, passed="Its deadline has passed")
 
@@ -261,7 +262,7 @@ def _due(hold: Hold) -> int | None:
 
 
 def _is_late(hold: Hold, now: int) -> bool:
-    """Return whether the run is to be undone, and the deadline for that has passed."""
+    """Return whether the run is to be undone, and the deadline of its rollback has passed."""
     return (hold.asked or hold.is_undoing) and 0 < hold.undone_by <= now
 
 
@@ -407,7 +408,8 @@ def settle(run: Run | None, op: ops.Settle, _me: str, _inputs: DecisionInput) ->
     if run is None or run.status in FINISHED:
         return NOTHING
     is_idle = run.hold is not None and run.hold.idle_seq == 1 and op.was is Status.CREATED
-    # A pause stops code, and there is none. It need not be complete: that of a client never is.
+    # A pause stops only the run's code, and settling needs no code. The pause may be incomplete, as a client's pause
+    # always is.
     is_only_paused = run.hold is None or run.hold.kind == "paused"
     if run.owner is None and (is_idle or (run.status is op.was and is_only_paused)):
         return _settled(run, op.status, op, op.added, op.outcome, op.answer)

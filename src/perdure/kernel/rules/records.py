@@ -1,4 +1,4 @@
-"""The rules of records: a change adds a version; the same content as the newest version is that version."""
+"""The rules of records: a change adds a version, unless the newest version has the same content."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from msgspec.structs import replace
 
 from perdure.kernel import ops
 from perdure.kernel.decision import Decision, DecisionInput
+from perdure.kernel.runless_rows import SharedWrites
 from perdure.kernel.runs import Run
-from perdure.kernel.shared import SharedWrites
 
 
 def put(_run: Run | None, op: ops.PutRecord, _me: str, inputs: DecisionInput) -> Decision:
-    """Add a version of a record, unless the newest one has this content. Replies the version that has the content."""
+    """Add a version of a record, unless the newest version has this content. The reply is the version that has the
+    content."""
     newest = inputs.record
     if newest is not None and newest.digest == op.record.digest:
         return Decision(reply=newest.version)

@@ -13,7 +13,8 @@ from perdure.kernel.status import Status
 
 
 def begin_rollback(run: Run, op: ops.Op, cause: str, owner: str | None) -> tuple[Run, tuple[Audit, ...]]:
-    """Begin the rollback under a new claim: results of the run's earlier work are dropped, but its journal counts."""
+    """Begin the rollback under a new claim. Late results of the run's earlier work are dropped, since they have the old
+    claim. The journal still counts."""
     return move(
         run, Status.ROLLING_BACK, op, cause, owner=owner, claim=run.claim + 1, hold=None, recoveries=0, tried=""
     )

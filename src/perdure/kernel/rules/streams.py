@@ -12,7 +12,7 @@ from perdure.kernel.status import FINISHED
 
 
 def with_outputs(decision: Decision, op: ops.Advance) -> Decision:
-    """Return the decision about an advance, with what the workflow code has published and appended to streams."""
+    """Return the decision about an advance, with the published values and the stream items of the workflow code."""
     if decision.run is None:
         return decision
     return replace(
@@ -24,8 +24,8 @@ def with_outputs(decision: Decision, op: ops.Advance) -> Decision:
 
 
 def append(run: Run | None, op: ops.Append, me: str, _inputs: DecisionInput) -> Decision:
-    """Append a step's items to a stream, if this engine owns the run. The step may have failed since, and wait for its
-    next attempt: the items count all the same."""
+    """Append a step's items to a stream, if this engine owns the run. The items count even if the step has failed
+    meanwhile and waits for its next attempt."""
     if run is None or run.claim != op.claim or run.owner != me or run.hold is not None or run.status in FINISHED:
         return NOTHING
     return Decision(run=run, stream_items=op.stream_items, effects=(Published(run.id),), reply=True)

@@ -1,6 +1,6 @@
 """The rules of tasks: which are withdrawn, and whose answer counts.
 
-An answer is an event to the run that waits for the task. So everything that is true of events is true of answers.
+An answer is an event to the run that waits for the task. So answers have all guarantees of events.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The rule of unread events: what becomes of events that were sent to a run and not read before the run ended.
+"""The rule of unread events: their fate when the run that they were sent to ends without reading them.
 
-Each event has its own fallback: it is discarded, becomes a broadcast, or becomes a dead letter. The commit in which
-the run ends applies it (broadcasts.py), also to events of the same commit.
+Each event has its own fallback: it is discarded, becomes a broadcast, or becomes a dead letter. The commit in which the
+run ends applies the fallback (broadcasts.py), also to events that are sent in the same commit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from perdure.kernel.runs import Run
 
 def fallback_of(event: Event, target: Run) -> tuple[bool, DeadLetter | None]:
     """Return whether an event becomes a broadcast, and the dead letter that it becomes, if it does. `target` is the run
-    that it was sent to, which has ended."""
+    that the event was sent to. It has ended."""
     if event.fallback == "broadcast":
         return True, None
     return False, _dead_letter(event, target) if event.fallback == "dead_letter" else None

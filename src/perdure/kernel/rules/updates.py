@@ -1,6 +1,7 @@
 """The rule of updates by hand: other tags, another deadline.
 
-The caller may name the version of the run that it has seen: another version is refused as a concurrent modification.
+The caller may name the version of the run that it has seen. If the run has another version, the update is refused as a
+concurrent modification.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from perdure.models.common.blame import Blame
+from perdure.models.common.crash_blame import Blame
 
 log = logging.getLogger("perdure")
 

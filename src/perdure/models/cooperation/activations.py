@@ -16,12 +16,12 @@ from perdure.kernel.effects import Notified
 from perdure.kernel.operation_notices import ASK, JOIN, NEWS
 from perdure.kernel.rows import Staged
 from perdure.kernel.status import Status
-from perdure.models.common.carriers import Carriers
 from perdure.models.common.deployment import deployed
+from perdure.models.common.step_tasks import Carriers
 from perdure.models.cooperation.commits import Commits
 from perdure.models.cooperation.drafts import Drafts, Making
 from perdure.models.cooperation.executor import Executor
-from perdure.models.cooperation.live import Code, Draft, LiveOperation
+from perdure.models.cooperation.live_run import Code, Draft, LiveOperation
 from perdure.models.cooperation.machine import next_move
 from perdure.models.cooperation.moves import Nothing, Outcome, Wait
 from perdure.models.cooperation.operation_parts import OperationParts

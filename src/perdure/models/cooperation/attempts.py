@@ -3,6 +3,8 @@ attempts, and whether another attempt follows.
 
 A failed attempt leaves no rows. The store has a wait at the position of the code, with the attempts so far. The wait
 stays there until the code has ended. So a crash loses no attempt whose pause was long enough to be stored.
+
+A failure of the infrastructure counts against nothing, and begins no rollback: the code is tried again.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from typing import Final
 import msgspec
 from msgspec import Struct, field
 
-from perdure.errors import CommitRefused, InfrastructureFailed, InvalidDefinition, StoreBroken, StoreError
+from perdure.errors import InfrastructureFailed, InvalidDefinition
 from perdure.kernel.failures import Attempt
 from perdure.kernel.failures import Failure as StoredFailure
 from perdure.kernel.rows import Wait
+from perdure.models.common.store_failures import is_of_the_store
 from perdure.values.arguments import Duration, span_of
 from perdure.values.retry import Retry
 
@@ -118,9 +121,7 @@ def read_attempts(wait: Wait, details: str | None) -> Attempts:
 
 def is_infrastructure(error: BaseException) -> bool:
     """Return whether an error is a temporary failure of the infrastructure, and says nothing about the work itself."""
-    if isinstance(error, InfrastructureFailed):
-        return True
-    return isinstance(error, StoreError) and not isinstance(error, (CommitRefused, StoreBroken))
+    return isinstance(error, InfrastructureFailed) or is_of_the_store(error)
 
 
 def note_failure(attempts: Attempts, policy: Retry | None, error: BaseException, now: int, random: float) -> bool:

@@ -11,7 +11,7 @@ from typing import Protocol
 from perdure.errors import AskedMeanwhile, HandlersChanged, StoreError
 from perdure.kernel import ops
 from perdure.models.cooperation.drafts import Drafts, Making
-from perdure.models.cooperation.live import Draft, LiveOperation
+from perdure.models.cooperation.live_run import Draft, LiveOperation
 from perdure.models.cooperation.operation_parts import OperationParts
 from perdure.models.cooperation.run_reader import RunReader
 from perdure.models.cooperation.turns import Turns

@@ -15,7 +15,7 @@ from typing import Final
 
 from perdure.kernel.effects import Notified
 from perdure.kernel.pieces import PIECE_ITEMS_MAX, Pieces
-from perdure.models.cooperation.live import LiveOperation
+from perdure.models.cooperation.live_run import LiveOperation
 
 log = logging.getLogger("perdure")
 

@@ -1,6 +1,6 @@
 """Runs the code of operations: steps, their rollbacks, their handlers of child failures, and their finally functions.
 
-Async functions run on the process's loop (see carriers.py), plain functions in threads. The scope of a function notes
+Async functions run on the process's loop (see step_tasks.py), plain functions in threads. The scope of a function notes
 its requests, and the executor returns them after the function has returned.
 """
 
@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.errors import EngineBug, InvalidArguments, Misuse, NonRetryable, StepFailed, UnstorableValue
-from perdure.models.common.blame import Blame
+from perdure.models.common.crash_blame import Blame
 from perdure.models.common.fence_check import FenceCheck, InDoubt
 from perdure.models.common.host_parts import HostParts
 from perdure.models.common.interrupts import failed_by_exit, is_by_signal
@@ -32,7 +32,7 @@ from perdure.models.cooperation.cause_reader import CauseReader
 from perdure.models.cooperation.context import Context as StepContext
 from perdure.models.cooperation.define import Node
 from perdure.models.cooperation.failures import Failure, to_failure
-from perdure.models.cooperation.live import Code, LiveOperation
+from perdure.models.cooperation.live_run import Code, LiveOperation
 from perdure.models.cooperation.machine import refused
 from perdure.models.cooperation.moves import Handle, Invoke, Outcome, Raised, Returned, Undo
 from perdure.models.cooperation.return_values import Returns, readable

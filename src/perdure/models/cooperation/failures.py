@@ -35,7 +35,7 @@ _PASSED_ON = frozenset({CHILD_ROLLED_BACK, CHILD_ROLLBACK_FAILED, PARENT_SAID_SO
 _SCOPE_FAILED = f"{ScopeFailed.__module__}:{ScopeFailed.__qualname__}"
 
 _MODELS = Path(__file__).parent.parent
-_OURS = {str(_MODELS / "common" / "carriers.py"), str(_MODELS / "cooperation" / "executor.py")}
+_OURS = {str(_MODELS / "common" / "step_tasks.py"), str(_MODELS / "cooperation" / "executor.py")}
 _THREAD = concurrent.futures.thread.__file__
 
 _FRAMES_MAX = 100

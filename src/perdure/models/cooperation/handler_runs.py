@@ -27,7 +27,7 @@ from perdure.models.cooperation.deadlines import deadline_in
 from perdure.models.cooperation.define import Operation
 from perdure.models.cooperation.emissions import Emitting, emit
 from perdure.models.cooperation.handler_registry import HandlerRegistry
-from perdure.models.cooperation.live import Draft, LiveOperation
+from perdure.models.cooperation.live_run import Draft, LiveOperation
 from perdure.models.cooperation.message_events import EventType, Message, MessageEvent, State
 from perdure.models.cooperation.moves import NewRun, Writes
 from perdure.models.cooperation.scope import Call, Emission

@@ -13,10 +13,10 @@ from perdure.kernel.cooperation import token_tags
 from perdure.kernel.effects import Begin, Drop, Examine, Finish, Notified
 from perdure.kernel.pieces import Pieces, at_once, parts
 from perdure.models.common.background import BackgroundTasks
-from perdure.models.common.blame import Blame
-from perdure.models.common.carriers import Carriers
+from perdure.models.common.crash_blame import Blame
 from perdure.models.common.fence_check import FenceCheck
 from perdure.models.common.host_parts import HostParts
+from perdure.models.common.step_tasks import Carriers
 from perdure.models.cooperation.activations import Activations
 from perdure.models.cooperation.cause_reader import CauseReader
 from perdure.models.cooperation.executor import AttemptContexts, Executor

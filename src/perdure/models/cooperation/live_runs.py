@@ -9,7 +9,7 @@ from perdure.kernel.ops import Release
 from perdure.kernel.status import Status
 from perdure.models.common.eviction import Eviction
 from perdure.models.common.host_parts import HostParts
-from perdure.models.cooperation.live import LiveOperation
+from perdure.models.cooperation.live_run import LiveOperation
 
 
 class LiveRuns:

@@ -30,7 +30,7 @@ from perdure.models.cooperation.failures import (
     placed,
 )
 from perdure.models.cooperation.handler_runs import origins_of
-from perdure.models.cooperation.live import ChildReport, Draft, LiveOperation
+from perdure.models.cooperation.live_run import ChildReport, Draft, LiveOperation
 from perdure.models.cooperation.machine import refusal
 from perdure.models.cooperation.message_events import EventType, MessageEvent, State
 from perdure.models.cooperation.missing_handlers import dismiss

@@ -7,7 +7,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from perdure.models.common.background import BackgroundTasks
-from perdure.models.common.blame import Blame
+from perdure.models.common.crash_blame import Blame
 from perdure.models.common.host_parts import HostParts
 from perdure.models.cooperation.handler_registry import HandlerRegistry
 from perdure.models.cooperation.holds import Holds

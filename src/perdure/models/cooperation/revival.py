@@ -18,7 +18,7 @@ from perdure.models.common.deployment import deployed
 from perdure.models.common.host_parts import HostParts
 from perdure.models.cooperation.define import Operation
 from perdure.models.cooperation.holds import Holds
-from perdure.models.cooperation.live import LiveOperation, revived
+from perdure.models.cooperation.live_run import LiveOperation, revived
 from perdure.models.cooperation.machine import next_move
 from perdure.models.cooperation.moves import Wait
 from perdure.models.cooperation.rows import RowCodec, StoredScopes

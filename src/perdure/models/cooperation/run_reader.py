@@ -15,7 +15,7 @@ from perdure.errors import StoreError
 from perdure.kernel.pieces import Pieces
 from perdure.kernel.runs import Run
 from perdure.kernel.status import Status
-from perdure.models.cooperation.live import LiveOperation
+from perdure.models.cooperation.live_run import LiveOperation
 from perdure.models.cooperation.operation_parts import OperationParts
 from perdure.models.cooperation.revival import READ_AT_ONCE, Revival
 from perdure.models.cooperation.rows import StoredScopes

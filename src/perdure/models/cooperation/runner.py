@@ -25,7 +25,7 @@ from perdure.models.cooperation.emissions import Emitting, given_tokens
 from perdure.models.cooperation.failures import Failure
 from perdure.models.cooperation.handler_registry import HandlerRegistry
 from perdure.models.cooperation.handler_runs import Emitter, new_child, origins_of
-from perdure.models.cooperation.live import ChildReport, Code, Draft, LiveOperation, wakes_of
+from perdure.models.cooperation.live_run import ChildReport, Code, Draft, LiveOperation, wakes_of
 from perdure.models.cooperation.machine import after_in_pieces, next_move
 from perdure.models.cooperation.message_events import EventType, MessageEvent, State
 from perdure.models.cooperation.missing_handlers import late_run, may_be_joined

@@ -21,7 +21,7 @@ from perdure.models.common.heartbeats import Beats
 from perdure.models.common.transactions import Fate
 from perdure.models.cooperation.attempts import Attempts, Effort, is_infrastructure, note_failure, read_attempts
 from perdure.models.cooperation.deadlines import deadline_in
-from perdure.models.cooperation.live import Code, Draft, LiveOperation
+from perdure.models.cooperation.live_run import Code, Draft, LiveOperation
 from perdure.ports import Clock, Codec, Journal, TimerHandle
 
 log = logging.getLogger("perdure")

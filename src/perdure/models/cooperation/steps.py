@@ -7,13 +7,13 @@ from functools import partial
 from typing import Protocol
 
 from perdure.errors import EngineBug
-from perdure.models.common.carriers import Carriers
 from perdure.models.common.interrupts import is_by_signal
 from perdure.models.common.slots import Slots
+from perdure.models.common.step_tasks import Carriers
 from perdure.models.common.transactions import CodecFailed
 from perdure.models.cooperation.executor import Executor, TryAgain, effort_of, within_bounds
 from perdure.models.cooperation.failures import to_failure
-from perdure.models.cooperation.live import Code, LiveOperation
+from perdure.models.cooperation.live_run import Code, LiveOperation
 from perdure.models.cooperation.moves import Outcome, Raised
 from perdure.models.cooperation.operation_parts import OperationParts
 from perdure.models.cooperation.step_execution import StepExecution, Surroundings, heartbeat

@@ -34,7 +34,7 @@ from perdure.models.common.transactions import (
 from perdure.models.cooperation.context import EMPTY, Context
 from perdure.models.cooperation.define import Plan
 from perdure.models.cooperation.failures import Failure
-from perdure.models.cooperation.live import Code
+from perdure.models.cooperation.live_run import Code
 from perdure.models.cooperation.moves import Handle, Invoke, Raised, Returned, Undo
 from perdure.models.cooperation.moves import Outcome as StepOutcome
 from perdure.models.cooperation.progress import Mismatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from perdure.models.common.slots import Slots
-from perdure.models.cooperation.live import LiveOperation
+from perdure.models.cooperation.live_run import LiveOperation
 from perdure.models.cooperation.step_execution import StepExecution
 
 

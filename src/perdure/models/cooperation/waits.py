@@ -10,7 +10,7 @@ from perdure.kernel.operation_notices import NEWS
 from perdure.kernel.rows import Wait
 from perdure.kernel.runs import Run
 from perdure.kernel.status import Status
-from perdure.models.cooperation.live import Draft, LiveOperation
+from perdure.models.cooperation.live_run import Draft, LiveOperation
 
 UNTIL: Final = "until"  # the position at which a run waits for time to pass
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from perdure.kernel.ops import Advance, SetHold
 from perdure.kernel.runs import Hold, Run
-from perdure.models.common.blame import Blame
+from perdure.models.common.crash_blame import Blame
 from perdure.models.common.deployment import deployed
 from perdure.models.common.host_parts import HostParts
 from perdure.models.functions.live_runs import LiveRuns

@@ -16,7 +16,7 @@ import traceback
 from types import FrameType
 from typing import Final
 
-from perdure.models.common.carriers import Carriers, StepJob
+from perdure.models.common.step_tasks import Carriers, StepJob
 
 log = logging.getLogger("perdure")
 

@@ -19,8 +19,8 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from perdure.errors import InvalidDefinition, Misuse
 from perdure.models.functions.commands import ChildCall
+from perdure.models.functions.definition_outlines import Outline
 from perdure.models.functions.loop import WorkflowLoop, here, running_loop
-from perdure.models.functions.outlines import Outline
 from perdure.values.arguments import Duration, checked, span_of
 from perdure.values.digests import LARGE, SURELY_LARGE_CHARS, digest_of
 from perdure.values.json import PAYLOAD_MAX_BYTES, UNSTORABLE_TEXT, Signature, local_names

@@ -10,11 +10,11 @@ from typing import Any
 
 from perdure.errors import Misuse
 from perdure.models.common.background import BackgroundTasks
-from perdure.models.common.blame import Blame
-from perdure.models.common.carriers import Carriers
+from perdure.models.common.crash_blame import Blame
 from perdure.models.common.fence_check import FenceCheck
 from perdure.models.common.host_parts import HostParts
 from perdure.models.common.resources import Resources
+from perdure.models.common.step_tasks import Carriers
 from perdure.models.functions.process_attempts import ProcessAttempts
 from perdure.models.functions.step_artifacts import StepArtifacts
 from perdure.models.functions.stream_writer import StreamWriter

@@ -17,7 +17,7 @@ from perdure.kernel.ops import Advance
 from perdure.kernel.pieces import Pieces, at_once, parts
 from perdure.kernel.runs import Run
 from perdure.models.common.background import BackgroundTasks
-from perdure.models.common.blame import Blame
+from perdure.models.common.crash_blame import Blame
 from perdure.models.common.host_parts import HostParts
 from perdure.models.common.resources import Resources
 from perdure.models.functions.activations import Activations

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from perdure.errors import PerdureError, RunExists
-from perdure.kernel.lives import without_life
+from perdure.kernel.continuation_counts import without_life
 from perdure.values.canonical import digest
 from perdure.values.json import Signature
 

@@ -24,7 +24,7 @@ from typing import Any, Final, Unpack
 
 from perdure.errors import ForbiddenInWorkflow, InvariantViolated, PerdureError
 from perdure.kernel.pieces import Pieces, at_once
-from perdure.models.functions import forbidden, order, teardown
+from perdure.models.functions import forbidden, loop_order, teardown
 from perdure.models.functions.commands import (
     Ask,
     Commands,
@@ -390,4 +390,4 @@ class WorkflowLoop(AskingLoop):
             queue.clear()
 
 
-order.install()
+loop_order.install()

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from perdure.errors import Misuse, UnstorableValue
-from perdure.models.common.blame import Blame
+from perdure.models.common.crash_blame import Blame
 from perdure.models.common.fence_check import FenceCheck, InDoubt
 from perdure.models.functions.step_protocols import AttemptInFlight, StepInFlight
 from perdure.values.failures import receive

@@ -18,10 +18,10 @@ from perdure.kernel.pieces import PIECE_ITEMS_MAX, Pieces
 from perdure.kernel.rows import Entry
 from perdure.models.functions.compensation import BRANCH, roll_back
 from perdure.models.functions.define import StepCall
+from perdure.models.functions.definition_outlines import split
 from perdure.models.functions.loop import Commands, WorkflowLoop
 from perdure.models.functions.merged_commands import Replayed
 from perdure.models.functions.mismatch import Mismatch, diff, other_arguments
-from perdure.models.functions.outlines import split
 from perdure.models.functions.runner import LiveRun
 from perdure.models.functions.waits import short_name
 from perdure.values.failures import rebuild

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from perdure.errors import InvalidArguments, UnstorableValue
 from perdure.kernel.artifacts import ArtifactWrites
+from perdure.kernel.continuation_counts import life_of
 from perdure.kernel.failures import Attempt
-from perdure.kernel.lives import life_of
 from perdure.kernel.ops import Advance, End
 from perdure.kernel.pieces import PIECE_ITEMS_MAX, Pieces, at_once, parts
 from perdure.kernel.rows import Entry, Staged, Wait
@@ -28,12 +28,12 @@ from perdure.models.functions.artifacts import ArtifactOutput
 from perdure.models.functions.commands import Ask, Continued
 from perdure.models.functions.compensation import Compensation
 from perdure.models.functions.define import StepCall, Workflow
+from perdure.models.functions.definition_outlines import Outline, refusal
+from perdure.models.functions.definition_outlines import read as read_outline
 from perdure.models.functions.loop import Commands, StepRequest, TimerRequest, WorkflowLoop
 from perdure.models.functions.merged_commands import NOTHING_AT_ONCE, AnsweredAtOnce, Merged
 from perdure.models.functions.mismatch import Mismatch
 from perdure.models.functions.outcomes import end_of_rollback, located, outcome_of, refuse
-from perdure.models.functions.outlines import Outline, refusal
-from perdure.models.functions.outlines import read as read_outline
 from perdure.models.functions.outputs import artifacts_of, rows_of
 from perdure.models.functions.read_ahead import ReadAhead
 from perdure.models.functions.request_rows import Begun, begin_waiting, continuation_of, start_of, stop_waiting

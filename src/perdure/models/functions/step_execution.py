@@ -1,6 +1,6 @@
 """A step in flight: its attempts, one after the other, with timeouts, heartbeats and retries.
 
-Async steps run on the process's loop (see common/carriers.py), plain functions in threads (thread_attempts.py), in
+Async steps run on the process's loop (see common/step_tasks.py), plain functions in threads (thread_attempts.py), in
 worker processes (process_attempts.py) or in a transaction of the store (transactions.py).
 """
 
@@ -17,11 +17,12 @@ from typing import Any, Protocol
 
 from msgspec.json import decode as from_json
 
-from perdure.errors import CommitRefused, StepFailed, StepTimedOut, StoreBroken, StoreError
+from perdure.errors import StepFailed, StepTimedOut
 from perdure.kernel.failures import Attempt, Failure
 from perdure.kernel.rows import StreamItem, Wait
 from perdure.models.common.heartbeats import Beats
 from perdure.models.common.interrupts import failed_by_exit, is_by_signal
+from perdure.models.common.store_failures import is_of_the_store
 from perdure.models.common.transactions import CodecFailed, Fate
 from perdure.models.functions.artifacts import Stager
 from perdure.models.functions.commands import StepRequest
@@ -354,7 +355,7 @@ class Execution:
             return
         executor, policy, timeouts = self.executor, self.step.retry, self.timeouts
         now = executor.clock.now()
-        if _is_of_the_store(error) and (timeouts is None or not timeouts.is_over(now)):
+        if is_of_the_store(error) and (timeouts is None or not timeouts.is_over(now)):
             self._begin_again(error)
             return
         self._outages = 0
@@ -410,15 +411,6 @@ class Execution:
     def _finish(self, value: Any, error: BaseException | None) -> None:
         self._end_beats()
         self.listener.finished(self, value, error)
-
-
-def _is_of_the_store(error: BaseException) -> bool:
-    """Return whether a step raised a temporary error of the engine's store.
-
-    A commit that the store refuses, and a store that a person must repair, are failures of the step: its retry policy
-    decides.
-    """
-    return isinstance(error, StoreError) and not isinstance(error, (CommitRefused, StoreBroken))
 
 
 __all__ = ["DURABLE_BACKOFF_US", "Execution", "StepListener"]

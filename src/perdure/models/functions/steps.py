@@ -12,7 +12,7 @@ from perdure.kernel.failures import Failure
 from perdure.kernel.ops import Advance
 from perdure.kernel.rows import Staged, Wait
 from perdure.models.common.background import BackgroundTasks
-from perdure.models.common.blame import Blame
+from perdure.models.common.crash_blame import Blame
 from perdure.models.common.host_parts import HostParts
 from perdure.models.common.slots import Slots
 from perdure.models.functions.activations import Activations

@@ -9,7 +9,7 @@ from contextvars import Context
 from functools import partial
 from typing import Any
 
-from perdure.models.common.blame import Blame
+from perdure.models.common.crash_blame import Blame
 from perdure.models.common.fence_check import FenceCheck, InDoubt
 from perdure.models.common.threads import without_stop_iteration
 from perdure.models.functions.step_protocols import AttemptInFlight, StepInFlight

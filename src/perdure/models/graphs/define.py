@@ -18,8 +18,8 @@ from perdure.kernel.pieces import Pieces
 from perdure.kernel.rows import Entry
 from perdure.kernel.runs import Run
 from perdure.models.functions.define import RunCall, Step, Workflow, forget
+from perdure.models.functions.definition_outlines import Outline
 from perdure.models.functions.loop import running_loop
-from perdure.models.functions.outlines import Outline
 from perdure.models.graphs import schemas, texts
 from perdure.models.graphs.build import build
 from perdure.models.graphs.builder_functions import Bound, NodeName, NodeRef, named, reference_of, seconds

@@ -15,9 +15,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import NODEFAULT, Struct
 
-from perdure.models.functions.outlines import Outline
+from perdure.models.functions.definition_outlines import Outline
 from perdure.models.graphs.plan import Plan
-from perdure.models.graphs.rules import RULES
+from perdure.models.graphs.rules_versions import RULES
 from perdure.models.graphs.spec import GraphLimits, GraphSpec, MergeSpec
 from perdure.models.graphs.validate import ways_of
 

@@ -17,16 +17,16 @@ from perdure.models.graphs.decisions import Decisions
 from perdure.models.graphs.forks import (
     BRANCHES_AT_ONCE_MAX,
     PendingBranches,
-    check_limits,
     forked,
     part_of,
     ways_of,
 )
 from perdure.models.graphs.joins import GOES_ON, Joins, late, merge, verdict
+from perdure.models.graphs.limits import check_limits
 from perdure.models.graphs.live_tokens import LiveTokens
 from perdure.models.graphs.plan import Edge, Join, Node, Plan, Tiers
 from perdure.models.graphs.routes import laps_after, matching, no_match
-from perdure.models.graphs.rules import ERRORS_RULES, FORKS_RULES, LAPS_RULES, OUTPUTS_RULES, PIECES_RULES
+from perdure.models.graphs.rules_versions import ERRORS_RULES, FORKS_RULES, LAPS_RULES, OUTPUTS_RULES, PIECES_RULES
 from perdure.models.graphs.spec import END, TERMINATE
 from perdure.models.graphs.tokens import NO_LAPS, Fork, Meeting, Token, failed_branches, located, shown
 

@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from perdure.errors import ExpressionFailed
-from perdure.models.graphs.limits import beyond
 from perdure.models.graphs.plan import Edge
 from perdure.models.graphs.slots import Slots
-from perdure.models.graphs.spec import GraphLimits
 from perdure.models.graphs.tokens import Fork, Token, items_of
 
 # Branches whose tokens are created in one piece. Replays depend on it: another number needs new rules.
@@ -61,16 +59,6 @@ def ways_of(edges: Sequence[Edge], parts: Sequence[list[Any] | int]) -> list[Edg
     return [edge for edge, size in zip(edges, sizes, strict=True) for _ in range(size)]
 
 
-def check_limits(place: str, limits: GraphLimits, *, branches: int, tokens: int, nesting: int) -> None:
-    """Check that another fork does not make a run too large. Raises LimitExceeded."""
-    if branches > limits.branches:
-        raise beyond(place, f"{branches:,} branches", "branches", limits.branches)
-    if tokens > limits.tokens:
-        raise beyond(place, f"{tokens:,} tokens", "tokens", limits.tokens)
-    if nesting > limits.nesting:
-        raise beyond(place, f"{nesting} forks inside each other", "nesting", limits.nesting)
-
-
 def forked(
     token: Token, id: int, edges: Sequence[Edge], parts: Sequence[list[Any] | int], ways: Sequence[Edge]
 ) -> Fork:
@@ -88,4 +76,4 @@ def forked(
     return fork
 
 
-__all__ = ["BRANCHES_AT_ONCE_MAX", "PendingBranches", "check_limits", "forked", "part_of", "ways_of"]
+__all__ = ["BRANCHES_AT_ONCE_MAX", "PendingBranches", "forked", "part_of", "ways_of"]

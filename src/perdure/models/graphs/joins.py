@@ -9,7 +9,7 @@ from msgspec import Struct
 from perdure.errors import NoMatchingEdge
 from perdure.models.graphs.decisions import TimerKey
 from perdure.models.graphs.plan import Join
-from perdure.models.graphs.rules import LAPS_RULES
+from perdure.models.graphs.rules_versions import LAPS_RULES
 from perdure.models.graphs.sizes import Sizes
 from perdure.models.graphs.tokens import Fork, Meeting, failures
 

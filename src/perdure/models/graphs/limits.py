@@ -1,8 +1,12 @@
-"""The error of a run that exceeds a limit of its graph."""
+"""The limits of a graph's run: how many branches, tokens, and forks inside each other it may have.
+
+The numbers are `GraphLimits` in spec.py. Nodes in a row are counted in live_tokens.py, merged bytes in sizes.py.
+"""
 
 from __future__ import annotations
 
 from perdure.errors import LimitExceeded
+from perdure.models.graphs.spec import GraphLimits
 
 
 def beyond(place: str, what: str, which: str, limit: int) -> LimitExceeded:
@@ -14,4 +18,14 @@ def beyond(place: str, what: str, which: str, limit: int) -> LimitExceeded:
     return LimitExceeded(message, place=place)
 
 
-__all__ = ["beyond"]
+def check_limits(place: str, limits: GraphLimits, *, branches: int, tokens: int, nesting: int) -> None:
+    """Check how large a run gets by another fork. Raises LimitExceeded."""
+    if branches > limits.branches:
+        raise beyond(place, f"{branches:,} branches", "branches", limits.branches)
+    if tokens > limits.tokens:
+        raise beyond(place, f"{tokens:,} tokens", "tokens", limits.tokens)
+    if nesting > limits.nesting:
+        raise beyond(place, f"{nesting} forks inside each other", "nesting", limits.nesting)
+
+
+__all__ = ["beyond", "check_limits"]

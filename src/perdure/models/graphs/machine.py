@@ -12,7 +12,7 @@ from perdure.errors import GraphFailed
 from perdure.models.graphs.decisions import Decisions, TimerKey
 from perdure.models.graphs.flow import Flow
 from perdure.models.graphs.plan import Plan
-from perdure.models.graphs.rules import RULES
+from perdure.models.graphs.rules_versions import RULES
 from perdure.models.graphs.tokens import located, shown
 
 

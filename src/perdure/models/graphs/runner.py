@@ -23,7 +23,7 @@ from perdure.models.graphs.kinds.base import Brought, Done, Ended, Task, Work
 from perdure.models.graphs.machine import Machine
 from perdure.models.graphs.plan import Plan
 from perdure.models.graphs.records import Pins
-from perdure.models.graphs.rules import KEYS_RULES, PIECES_RULES, SLICES_RULES
+from perdure.models.graphs.rules_versions import KEYS_RULES, PIECES_RULES, SLICES_RULES
 from perdure.models.graphs.spec import GraphLimits
 from perdure.models.graphs.timeouts import join_timed_out, out_of_time
 from perdure.models.graphs.tokens import Token

@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec.json import encode as to_json
 
 from perdure.models.graphs.limits import beyond
-from perdure.models.graphs.rules import MERGES_RULES
+from perdure.models.graphs.rules_versions import MERGES_RULES
 
 _KNOWN_MAX: Final = 256
 

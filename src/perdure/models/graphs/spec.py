@@ -1,5 +1,6 @@
 """A graph as data: the one schema behind the builder, YAML and JSON. Nothing here decides or runs anything.
 
+Nodes are in kinds/: the fields that all kinds have in kinds/base.py, and the fields of each kind in its module.
 Durations are seconds. Texts in mappings, conditions and foreach are expressions (see expressions.py).
 """
 

@@ -1,7 +1,10 @@
-"""Compute from a run's journal where its tokens are and were, and what happened.
+"""Compute from a run's journal where its tokens are and were, and the numbered events of the run.
 
 The journal is replayed on a separate loop, as for a run that is loaded again, but its requests are not carried out. So
 live runs need no second record of their tokens, and every replay gives the same answer.
+
+The kinds of events are in token_views.py, their numbers in token_log.py, and the machine that logs them in
+logged_machine.py.
 """
 
 from __future__ import annotations
@@ -16,15 +19,15 @@ from perdure.kernel.runs import Run
 from perdure.kernel.status import FINISHED, Status
 from perdure.models.functions.compensation import BRANCH
 from perdure.models.functions.context import require_loop
-from perdure.models.functions.outlines import Outline, read, split
+from perdure.models.functions.definition_outlines import Outline, read, split
 from perdure.models.functions.replay import replay
 from perdure.models.functions.runner import LiveRun, Mismatch
+from perdure.models.graphs.logged_machine import WatchedMachine
 from perdure.models.graphs.plan import Plan
-from perdure.models.graphs.rules import RULES
+from perdure.models.graphs.rules_versions import RULES
 from perdure.models.graphs.runner import GraphRunner
 from perdure.models.graphs.token_log import TokenLog, waiting_joins
 from perdure.models.graphs.token_views import GraphEvent, JoinTokens, NodeTokens, TokensView
-from perdure.models.graphs.watched import WatchedMachine
 from perdure.ports import Codec, new_id
 from perdure.values.json import Signature
 

@@ -1,4 +1,4 @@
-"""Artifacts: reading them."""
+"""Reads of artifacts."""
 
 from __future__ import annotations
 

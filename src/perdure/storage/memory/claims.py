@@ -1,4 +1,4 @@
-"""Runs without a living owner: which ones can be claimed, and which ones are due."""
+"""Runs without a living owner: those that can be claimed, and those that are due."""
 
 from __future__ import annotations
 

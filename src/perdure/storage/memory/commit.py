@@ -70,7 +70,7 @@ def _is_as_expected(database: MemoryDatabase, write: RunWrite) -> bool:
 
 
 def check_values(batch: Batch) -> Pieces[None]:
-    """Raise CommitRefused if a value of the batch cannot be stored, regardless of what is stored already."""
+    """Raise CommitRefused if a value of the batch can never be stored. The check does not read the stored rows."""
     for start, writes in parts([*batch.runs.values()]):
         if start:
             yield
@@ -98,7 +98,7 @@ def check_values(batch: Batch) -> Pieces[None]:
 
 
 def check_rows(database: MemoryDatabase, batch: Batch) -> None:
-    """Raise CommitRefused or CommitConflict if the batch does not fit what is stored."""
+    """Raise CommitRefused or CommitConflict if the batch does not fit the stored rows."""
     if batch.cooperation is not None:
         database.cooperation.check(batch.cooperation)
     aside = {(run_id, first) for run_id, first, _ in batch.archive}
@@ -203,7 +203,7 @@ def write_batch(
 
 
 def _written(stored: StoredRun | None, write: RunWrite) -> StoredRun:
-    # Tags are copied, because the caller may go on changing its own.
+    # The tags are copied, because the caller may go on changing its own mapping.
     run = replace(write.run, tags=dict(write.run.tags))
     if stored is None:
         return StoredRun(run=run, input=write.input or "", outcome=write.outcome or Outcome())

@@ -1,4 +1,4 @@
-"""Engines that share a database: which are alive, and which runs each owns."""
+"""Engines that share a database: which engines are alive, and which runs each engine owns."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def is_needless(database: MemoryDatabase, engine: Engine) -> bool:
 
 
 def _forget_signed_off(database: MemoryDatabase) -> None:
-    """Forget engines that have signed off. The last one to enroll stays until another one has signed off."""
+    """Forget engines that have signed off. The engine that enrolled last stays until another engine has signed off."""
     signed_off = [id for id, ended_at in database.ended.items() if ended_at == _SIGNED_OFF]
     for engine_id in signed_off:
         if is_needless(database, database.engines[engine_id]):

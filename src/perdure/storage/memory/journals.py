@@ -1,4 +1,4 @@
-"""What runs have done: their journals, and their audit trails."""
+"""Journals and audit trails of runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a run, an artifact or a task belongs into a list."""
+"""The filters of lists: whether a run, an artifact or a task belongs to a list."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class MemoryStore(
 
 
 async def _refusal(batch: Batch) -> CommitRefused | None:
-    """Return the reason to refuse a batch regardless of what is stored, or None. A large batch is checked in pieces."""
+    """Return the reason to refuse a batch whatever rows are stored, or None. A large batch is checked in pieces."""
     try:
         for _ in check_values(batch):
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""What runs publish, and their streams."""
+"""Published values of runs, and their streams."""
 
 from __future__ import annotations
 

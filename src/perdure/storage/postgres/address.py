@@ -1,4 +1,4 @@
-"""Where a database is: which parts of a URL Perdure reads itself, and which parts the driver gets."""
+"""Addresses of databases: which parts of a URL Perdure reads itself, and which parts the driver gets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PORT: Final = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d*)?")
 
 
 class Address(Struct, frozen=True, kw_only=True):
-    """Where the database is, and how long its engines may be silent before they count as dead."""
+    """The address of a database, and how long its engines may be silent before they count as dead."""
 
     url: str
     name: str  # for messages: without a password
@@ -36,7 +36,7 @@ class Address(Struct, frozen=True, kw_only=True):
 
     @property
     def direct(self) -> Address:
-        """Return the address for what needs a lasting session: the direct one if the URL has one."""
+        """Return the address for connections that need a lasting session: the direct address, if the URL has one."""
         if self.direct_url is None:
             return self
         return replace(self, url=self.direct_url, name=name_of(self.direct_url), is_pooled=False, direct_url=None)
@@ -47,8 +47,8 @@ class Address(Struct, frozen=True, kw_only=True):
 
     @property
     def urls(self) -> list[str]:
-        """Return one URL for each of several hosts. With one URL for all, the driver would give the first host all the
-        time."""
+        """Return one URL for each host. With one URL for all hosts, the driver would spend all the time on the first
+        host."""
         parts = urlsplit(self.url)
         user, at, hosts = parts.netloc.rpartition("@")
         if "," not in hosts:
@@ -65,8 +65,8 @@ class Address(Struct, frozen=True, kw_only=True):
 
 
 def parse(url: str) -> Address:
-    """Read a URL. `schema`, `lease`, `pgbouncer` and `direct` are Perdure's options. Others are the driver's, or
-    settings of the server.
+    """Read a URL. `schema`, `lease`, `pgbouncer` and `direct` are Perdure's options. All other options go to the
+    driver, or are settings of the server.
 
     Raises Misuse, which never shows a password.
     """
@@ -110,7 +110,7 @@ def _with_options(url: str, options: dict[str, str]) -> str:
 
 
 def name_of(url: str) -> str:
-    """Return where a URL leads, for messages: without user, password and options.
+    """Return the place that a URL leads to, for messages: without user, password and options.
 
     Raises Misuse if the URL has no valid hosts and ports. Text in the place of a port that is not a number is probably
     the beginning of a password.

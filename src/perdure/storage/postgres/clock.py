@@ -1,7 +1,8 @@
-"""The server's clock: all engines on a database use it, so that none is early because its own machine is ahead.
+"""The server's clock. All engines on a database use it, so that no engine is early because its own machine is ahead.
 
 No request is made only to ask for the time. Answers that are needed anyway (at the opening, and to every heartbeat)
-bring the server's time. The machine's monotonic clock, which nobody sets, measures how much time has passed since.
+bring the server's time. The machine's monotonic clock, which nobody sets, measures the time that has passed after the
+answer.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 from perdure.ports import SystemClock
 
-_TOLERANCE_US: Final = 50_000  # Answers take different times to arrive, so no two of them agree exactly.
+_TOLERANCE_US: Final = 50_000  # Answers take different times to arrive, so two answers never agree exactly.
 _BOOT_TIME: Final[int | None] = getattr(
     time, "CLOCK_BOOTTIME", None
 )  # Linux has it; elsewhere the ordinary monotonic clock is used.

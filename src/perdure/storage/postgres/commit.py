@@ -40,7 +40,7 @@ from perdure.storage.postgres.rows import (
     stream_item_rows,
     wait_rows,
 )
-from perdure.storage.postgres.shared import write as write_shared
+from perdure.storage.postgres.runless_rows import write as write_shared
 from perdure.storage.postgres.tasks import tasks_of
 
 BLOCK: Final = 2**20  # how many numbers a commit takes at once
@@ -79,7 +79,7 @@ async def commit(connection: Connection, batch: Batch) -> Committed:
 
 
 def _brings_events(batch: Batch) -> bool:
-    """Whether the batch surely needs matching. If that depends on stored rows, the statement itself checks."""
+    """Whether the batch needs matching in any case. If that depends on stored rows, the statement itself checks."""
     if batch.numbered or batch.events_given or batch.events_read or batch.spread or batch.dead_letters_gone:
         return True
     if batch.guards or batch.keys or taken_in(batch):
@@ -122,8 +122,8 @@ async def _commit_at_once(connection: Connection, batch: Batch) -> Committed:
 async def _commit_in_parts(
     connection: Connection, batch: Batch, query: Query, variables: Mapping[str, Any]
 ) -> Committed:
-    """Commit a batch with several statements in one transaction: the usual parts first, then the rare ones and the rows
-    of messages."""
+    """Commit a batch with several statements in one transaction: the usual parts first, then the rare parts and the
+    rows of messages."""
     await asyncio.sleep(0)  # Other tasks could not run while the variables were made.
     await connection.execute("begin")
     try:
@@ -255,7 +255,7 @@ async def _fence(connection: Connection, batch: Batch) -> Fenced:
     row = await connection.fetchrow(query.sql, batch.engine_id)
     last = row[3] if row is not None else None
     # In a store that went back to an earlier state, signs of life are old as well, and another engine may have marked
-    # this one dead. The missing batches are the better explanation.
+    # this engine dead. The error should report the missing batches, since they are the cause.
     is_behind = row is not None and row[1] == batch.epoch and row[3] < batch.number - 1
     try:
         if not is_behind:
@@ -281,7 +281,7 @@ def check_fence(engine_id: str, epoch: int, row: Sequence[Any] | None) -> None:
 
 
 async def _conflict(connection: Connection, batch: Batch) -> CommitConflict | StoreBusy:
-    """Find, after the rollback, which runs were not as expected."""
+    """Return the error for a batch that was rolled back: find the runs that were not as expected."""
     rows = await connection.fetch(QUERIES["expectations"].sql, [*batch.runs, *batch.guards])
     found = {run_id: tuple(rest) for run_id, *rest in rows}
     there = await connection.fetch(QUERIES["mail_there"].sql, list(batch.mail_done)) if batch.mail_done else []

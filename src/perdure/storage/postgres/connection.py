@@ -20,10 +20,10 @@ from perdure.storage.postgres.pgbouncer import rewritten, settings_of
 from perdure.storage.postgres.queries import QUERIES
 
 STEP_REST_S: Final = 60.0  # A step may leave its transaction idle for this long, or for the lease.
-_CONNECT_SHARE: Final = 0.5  # the share of the lease that opening a connection may take,
-_STATEMENT_SHARE: Final = 0.6  # a statement may run at the server,
-_ANSWER_SHARE: Final = 0.8  # its answer may take to arrive,
-_LOCK_SHARE: Final = 0.3  # and it may wait for a lock.
+_CONNECT_SHARE: Final = 0.5  # of the lease: the longest time to open a connection
+_STATEMENT_SHARE: Final = 0.6  # of the lease: the longest run of a statement at the server
+_ANSWER_SHARE: Final = 0.8  # of the lease: the longest wait for an answer
+_LOCK_SHARE: Final = 0.3  # of the lease: the longest wait for a lock
 
 
 class Session:
@@ -46,7 +46,7 @@ class Session:
         except AttributeError as error:
             if not self._connection.is_closed():
                 raise
-            # The connection was cut between two messages of one request, and the driver uses an attribute that it has
+            # The connection was cut between two messages of one request. The driver then uses an attribute that it has
             # cleared.
             raise asyncpg.ConnectionDoesNotExistError("the connection was cut in the middle of a request") from error
         finally:
@@ -115,7 +115,7 @@ class PooledSession(Session):
 
 
 async def connect(address: Address, purpose: str, *, patient: bool = False) -> Connection:
-    """Open a new connection. Unless `patient`, nothing on it takes as long as the lease.
+    """Open a new connection. Unless `patient`, every request on it is cut before the lease has passed.
 
     Raises asyncpg's errors, OSError, and StoreBroken for errors in the URL.
     """
@@ -129,8 +129,9 @@ async def connect(address: Address, purpose: str, *, patient: bool = False) -> C
         "search_path": address.schema,
         "default_transaction_isolation": "read committed",
         "jit": "off",
-        # Every query here finds rows by an index, for any parameters, so one plan is enough. By default, Postgres would
-        # plan a query five times, and could keep a plan that reads a whole table because the table was empty once.
+        # Every query here finds rows by an index, whatever its parameters are, so one plan is enough. By default,
+        # Postgres plans a query five times. It could then keep a plan that reads a whole table, because the table was
+        # empty once.
         "plan_cache_mode": "force_generic_plan",
         "enable_seqscan": "off",
         "enable_hashjoin": "off",
@@ -146,7 +147,7 @@ async def connect(address: Address, purpose: str, *, patient: bool = False) -> C
     limit_s = None if patient else address.lease_s * _ANSWER_SHARE
     made: Session
     if address.is_pooled:
-        # Spelled as the server itself spells it. Otherwise PgBouncer sets it again for each transaction.
+        # The value is spelled as the server itself spells it. Otherwise PgBouncer sets it again for each transaction.
         name = {"application_name": settings["application_name"], "client_encoding": "UTF8"}
         connection = await _connect(address, statement_cache_size=0, server_settings=name)
         # Migrations create tables, and set the schema for that in their transactions.
@@ -163,7 +164,8 @@ async def connect(address: Address, purpose: str, *, patient: bool = False) -> C
 
 
 async def check_session(connection: Connection, address: Address) -> None:
-    """Raise StoreBroken if the session loses its settings: then a pooler is in between, and the URL does not say so."""
+    """Raise StoreBroken if the session loses its settings: then the connection goes through a pooler, and the URL does
+    not say so."""
     if await connection.fetchval("select current_setting('search_path')") != address.schema:
         raise StoreBroken(
             f"{address.name} does not keep a session's settings, as PgBouncer does that ignores them; say so with"
@@ -203,7 +205,7 @@ async def connect_step(address: Address, purpose: str) -> Connection:
 
 
 async def _connect(address: Address, **options: Any) -> Any:
-    """Connect to the first host that accepts the connection and can write. After a failover that is another one than
+    """Connect to the first host that accepts the connection and can write. After a failover, this is another host than
     before."""
     address.check_files()
     urls = address.urls
@@ -225,7 +227,7 @@ async def _connect(address: Address, **options: Any) -> Any:
         except ValueError as error:
             if isinstance(error, asyncpg.InterfaceError):
                 raise
-            # The error may repeat the text that could not be read, and that may be a part of a password.
+            # The error may repeat the text that could not be read, and this text may be a part of a password.
             raise StoreBroken(
                 f"the URL of {address.name}, or PGPORT or another PG… variable, is not valid for the driver;"
                 " correct it",
@@ -257,7 +259,8 @@ def _limit_silence(connection: Any, limit_ms: int) -> None:
     if handle is not None and option is not None and handle.family in (socket.AF_INET, socket.AF_INET6):
         with suppress(OSError):
             handle.setsockopt(socket.IPPROTO_TCP, option, limit_ms)
-            # Keepalives, since a client that only waits for an answer has sent nothing that could stay unacknowledged.
+            # Keepalives are needed, since a client that only waits for an answer has sent nothing that could stay
+            # unacknowledged.
             handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, limit_ms // 1000))
             handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
@@ -287,7 +290,8 @@ class Lane:
     async def use(self) -> AsyncGenerator[Connection]:
         """Lend the connection. Errors of Postgres and of the network become StoreErrors, for work that wrote nothing.
 
-        If the state of the connection is uncertain afterwards, it is cut. Another one is opened when needed.
+        If the state of the connection is uncertain afterwards, the connection is cut. A new connection is opened when
+        needed.
         """
         async with self._free:
             connection: Connection | None = None
@@ -336,7 +340,7 @@ class Lane:
 
 
 class Lanes:
-    """Several lanes. Each user gets a free one."""
+    """Several lanes. Each user gets a free lane."""
 
     def __init__(
         self,
@@ -349,8 +353,8 @@ class Lanes:
         self._next = 0
 
     def use(self) -> AbstractAsyncContextManager[Connection]:
-        # The first free lane is used, so that an idle store needs only one connection. If none is free, the lanes take
-        # turns.
+        # The first free lane is used, so that an idle store needs only one connection. If no lane is free, the lanes
+        # take turns.
         for lane in self._lanes:
             if not lane.in_use:
                 return lane.use()

@@ -10,7 +10,7 @@ from typing import Any, Final
 import asyncpg
 
 from perdure.errors import CommitRefused, Misuse, StoreBroken, StoreBusy, StoreError, UnstorableValue
-from perdure.storage.neighbours import Neighbour
+from perdure.storage.local_hints import Neighbour
 from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.clock import ServerClock, passed_us
 from perdure.storage.postgres.connection import Lane, Lanes, check_session, connect
@@ -29,8 +29,8 @@ _LANES: Final = 4  # connections for everything but commits, opened when needed
 class Database:
     """The state that all slices of a store share. It is opened once.
 
-    Commits have a connection of their own. So do hints to others, hints from others, and the heartbeat in its thread.
-    Transactional steps have several.
+    Commits, hints to other engines, hints from other engines, and the heartbeat in its thread have one connection each.
+    Transactional steps have several connections.
     """
 
     def __init__(self, address: Address) -> None:
@@ -44,7 +44,7 @@ class Database:
         self.listener = Listener(address)
         self.neighbour = Neighbour(f"{address.name} {address.schema}")
         self.lookout = Lookout(self.lanes, self.notifier)
-        self.senders: dict[int, str] = {}  # by the id of mail that is to be answered
+        self.senders: dict[int, str] = {}  # mail id -> sender, for mail that is to be answered
         self._state = "new"
 
     async def open(self) -> None:
@@ -122,8 +122,8 @@ class Database:
         return Snapshot(self.lanes.use(), settings)
 
     async def cut_off(self, busy: StoreBusy) -> None:
-        """If a lock could not be had in time, end the sessions that may hold it for no good reason. The next try may
-        get it."""
+        """If a lock was not available in time, end sessions of Perdure whose process no longer sends anything: they may
+        hold the lock. The next attempt may get it."""
         if busy.__cause__ is not None and sqlstate(busy.__cause__) == LOCKED:
             with suppress(StoreError):
                 await self.write(QUERIES["cut_off"], silence=timedelta(seconds=self.address.silence_s))

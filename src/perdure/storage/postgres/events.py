@@ -1,4 +1,4 @@
-"""Events and waits inside a commit: answers to matching's questions, and the writes of its results."""
+"""Events and waits inside a commit: the answers to the questions of the matching, and the writes of its results."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from perdure.storage.postgres.rows import (
     wait_rows,
 )
 
-_MANY = 2**62  # greater than any number will ever be
+_MANY = 2**62  # greater than any stored number
 
 
 async def prepared(connection: Connection, batch: Batch) -> tuple[int, int]:
     """Check the fence, take the locks and write the batch's waits.
 
-    Returns the state of the batch, and the number that its numbers are counted from.
+    Returns the state of the batch, and the number that is added to the batch's numbers.
     """
     over = {run_id for run_id, write in batch.runs.items() if write.run.status in FINISHED}
     # An event that is sent to a run that ends in this batch may still go to the queue of its name.
@@ -84,7 +84,8 @@ async def prepared(connection: Connection, batch: Batch) -> tuple[int, int]:
 
 
 async def match(connection: Connection, batch: Batch, base: int) -> tuple[Committed, dict[str, Any]]:
-    """Match the batch's events and waits. Returns what was found, and the variables of what is to be written."""
+    """Match the batch's events and waits. Returns the results for the coordinator, and the variables of the rows to
+    write."""
     answers = _Answers(connection, batch)
     settlement = await settled_by(batch, base, answers.answer)
     refused = settlement.found.refused

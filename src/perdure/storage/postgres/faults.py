@@ -1,4 +1,4 @@
-"""What errors of Postgres, and of the network, mean to a caller of the store."""
+"""Errors of Postgres and of the network, and the store errors that callers get instead."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LOCKED: Final = "55P03"
 UNIQUE: Final = "23505"
 _READ_ONLY: Final = "25006"
 
-# A transaction is open where none should be, or the other way round. The connection is in the wrong state, so it is
-# cut.
+# A transaction is open where none should be, or is missing where one should be open. The connection is in the wrong
+# state, so it is cut.
 _WRONG_STATE: Final = ("25001", "25P01", "25P02")
 
 # By class (two letters) or code. Other codes mean a bug in Perdure, or somebody else's tables.
@@ -29,10 +29,10 @@ _PASSING: Final = frozenset(
         *_WRONG_STATE,
         "25P03",  # idle in transaction for too long
         "25P04",  # the transaction took too long
-        _READ_ONLY,  # a standby, or one that is being switched over
+        _READ_ONLY,  # a standby, or a server that is being switched over
         "40",  # serialization failures and deadlocks
         "53",  # out of disk, memory or connections
-        LOCKED,  # a lock could not be had in time
+        LOCKED,  # a lock was not available in time
         "57014",  # cancelled: a statement took too long
         "57P01",  # the server shuts down,
         "57P02",  # has crashed,
@@ -53,7 +53,7 @@ _CLOSED: Final = {
     ),
 }
 
-# What the server lacks, and what somebody has to do about it.
+# The resource that the server lacks, and the remedy.
 _SHORT_OF: Final = {
     "53100": "has no space left on its disk; free some, and the write will succeed when tried again",
     "53200": "has no memory left; give the server more, or let fewer programs use it",
@@ -66,16 +66,16 @@ _SHORT_OF: Final = {
 REFUSES_TLS: Final = "rejected SSL upgrade"  # a part of the driver's message
 
 LOST: Final = (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-# All errors of the driver: what the server reports, what the network reports, and states that it did not expect.
+# All errors of the driver: errors of the server, errors of the network, and states that the driver did not expect.
 FAULTS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
-# Errors of the server, not of a statement: no space, no connections, I/O errors; and that the server chose this
-# transaction to give way to another.
+# Errors of the server, not of a statement: no space, no connections, I/O errors, and a transaction that the server
+# rolled back in favour of another transaction.
 _OF_THE_SERVER: Final = frozenset({"53000", "53100", "53300", "58000", "58030", "40001", "40P01"})
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the connection broke, so that the last request may have been done or not."""
+    """Whether the connection broke, so that the outcome of the last request is unknown."""
     if isinstance(error, asyncpg.DataError) or _is_about_values(error):
         return False
     if isinstance(error, LOST):
@@ -103,7 +103,8 @@ def is_broken(error: BaseException) -> bool:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the server could not do it for now. False if it never will, as with a trigger that raises."""
+    """Whether the server may be able to carry out the same request later. False if it never will, as with a trigger
+    that raises."""
     code = sqlstate(error)
     return code in _PASSING or code[:2] in _PASSING
 
@@ -122,7 +123,7 @@ def sqlstate(error: BaseException) -> str:
 
 
 def store_fault(error: Exception, name: str) -> StoreError:
-    """Return the StoreError to raise instead, for work that wrote nothing.
+    """Return the StoreError to raise instead of an error of the driver, for work that wrote nothing.
 
     `name` is the database's name, without a password.
     """
@@ -146,7 +147,7 @@ def store_fault(error: Exception, name: str) -> StoreError:
 
 
 def _closed(error: Exception, code: str) -> str | None:
-    """Return what somebody has to do before the database accepts connections. None if nobody has to."""
+    """Return the remedy if somebody must act before the database accepts connections, otherwise None."""
     if isinstance(error, asyncpg.ClientConfigurationError):
         return "the URL, or a PG… variable of the environment, asks for something that is not available; correct it"
     if isinstance(error, ssl.SSLCertVerificationError):

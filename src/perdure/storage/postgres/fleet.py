@@ -1,4 +1,4 @@
-"""Engines that share a database: which runs each owns, and what work there is."""
+"""Engines that share a database: which runs each engine owns, and whether there is work."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ async def look(connection: Connection, *, engine_id: str, offers: Sequence[Offer
 
 
 class Claims:
-    """Takes runs over. If the commit of a claim was not acknowledged, the next claim first finds out whether it
-    landed."""
+    """Takes runs over. If the commit of a claim was not acknowledged, the next claim first finds out whether that claim
+    was committed."""
 
     def __init__(self) -> None:
         self._doubtful: dict[str, LoadedRun] = {}
@@ -71,8 +71,8 @@ class Claims:
         return claimed
 
     async def _landed(self, connection: Connection, engine_id: str) -> list[LoadedRun]:
-        """Return the runs of the doubtful claim that did land, as they are now: others may have sent them events
-        since."""
+        """Return the runs that the unacknowledged claim did take, in their present state: others may have sent them
+        events meanwhile."""
         found = {one.run.id: one for one in await load_now(connection, [*self._doubtful])}
         doubtful, self._doubtful = self._doubtful, {}
         return [
@@ -147,7 +147,8 @@ class PostgresFleet(PostgresSlice):
         except StoreBusy as busy:
             await self._db.cut_off(busy)
             raise
-        # For all dead engines, not only those marked now: the engine that marked another one may have died before this.
+        # This is done for all dead engines, not only for those marked now: an engine that marked another may have died
+        # before it got here.
         with suppress(StoreBroken):  # Without the right to do this, the server ends the sessions later.
             await self._db.write(QUERIES["end_dead_steps"])
         return list(rows[0][0])

@@ -1,6 +1,6 @@
-"""Hints between engines: NOTIFY after commits, LISTEN for those of others.
+"""Hints between engines: NOTIFY after own commits, and LISTEN for the hints of other engines.
 
-Any hint may be lost; the regular look at the database is what counts. A NOTIFY inside a commit would let only one
+Any hint may be lost. Then the regular look at the database finds the work. A NOTIFY inside a commit would let only one
 commit of the whole database happen at a time. So hints are sent afterwards, on a connection of their own, in groups.
 """
 
@@ -76,7 +76,7 @@ class Notifier:
 
 
 class Listener:
-    """Calls back whenever a hint for this store's engines arrives, and whenever one may have been missed."""
+    """Calls back whenever a hint for this store's engines arrives, and whenever a hint may have been missed."""
 
     def __init__(self, address: Address) -> None:
         self._address = address

@@ -1,7 +1,8 @@
 """Runs that callers' transactions start: engines are notified when these runs are committed, and not before.
 
 A NOTIFY inside a caller's transaction would let only one commit of the whole database happen at a time. So the store
-that inserted the run looks for it for a while. The engines' own regular look finds a run that comes later.
+that inserted the run looks for it for a while. If the run is committed later than that, the regular look of the engines
+finds it.
 """
 
 from __future__ import annotations

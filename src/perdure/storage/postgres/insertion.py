@@ -1,8 +1,8 @@
 """A new run, or a message with its runs, inserted by a caller's own connection in the caller's transaction.
 
-Nothing is known about that connection: neither its driver nor its search path, nor whether it leads to this database at
-all. An error of Postgres would end the caller's transaction. So everything that can be checked is checked first, and
-other problems are returned as a state.
+The store knows nothing about that connection: not its driver, not its search path, and not whether it leads to this
+database. An error of Postgres would end the caller's transaction. So everything that can be checked is checked first,
+and other problems are returned as a state.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _tags_text(tags: Mapping[str, str]) -> str:
 
 
 class _What(Struct, frozen=True):
-    """What was not done, and the run or message that it concerns."""
+    """The request that failed, and the run or message that it concerns."""
 
     text: str
     run_id: str
@@ -122,7 +122,7 @@ def _surroundings(address: Address, what: _What, function: str) -> Generator[Sta
 
 
 def _check(state: str, what: _What, address: Address) -> None:
-    """Raise the error that a state stands for."""
+    """Raise the error for a state."""
     match state:
         case "detached":
             raise Misuse(

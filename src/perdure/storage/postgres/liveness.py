@@ -1,7 +1,7 @@
 """An engine's sign of life: a row that a separate thread, on its own connection, renews by the server's clock.
 
-A busy or stuck event loop does not stop it. A stopped or dead process, a cut network or a silent server does: then the
-lease runs out.
+A busy or stuck event loop does not stop the thread. A stopped or dead process, a cut network or a silent server does
+stop it, and then the lease runs out.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class SignsOfLife:
     def is_lasting(self) -> bool:
         """Whether the sign of the engine that enrolled last cannot have run out.
 
-        The server has renewed it after it was asked to, and it was asked less than the lease ago.
+        It cannot if the server has confirmed a renewal that was requested less than one lease ago.
         """
         ids = self._ids
         return bool(ids) and now() < self._renewed_at.get(ids[-1], -1.0) + self._address.lease_s
@@ -103,7 +103,8 @@ class SignsOfLife:
             self._clock.learn(rows[0][2], before, passed_us())
         found: dict[str, int] = {row[0]: row[1] for row in rows}
         for engine_id in ids:
-            # A store that went back to an earlier state lacks batches. An idle engine would not notice that otherwise.
+            # A store that went back to an earlier state lacks batches. Without this check, an idle engine would not
+            # notice that.
             is_there = engine_id in found and found[engine_id] >= numbers.get(engine_id, 0)
             self._renewed_at[engine_id] = asked_at if is_there else -1.0
 

@@ -16,8 +16,8 @@ class PostgresMail(PostgresSlice):
     """Mail and replies."""
 
     async def leave_mail(self, mail: Mail) -> int:
-        """Store a mail. If the connection breaks, mail with a slot may be stored again; other mail may then be there
-        twice."""
+        """Store a mail. If the connection breaks, the caller may try again. Mail with a slot is then stored once, but
+        mail without a slot may be stored twice."""
         left = {"run_id": mail.run_id, "sender": mail.sender, "slot": mail.slot or None, "op": mail.op, "at": mail.at}
         rows = await self._db.write(QUERIES["post"], **left)
         self._db.notifier.notify([mail.run_id])

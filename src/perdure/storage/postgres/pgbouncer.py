@@ -1,7 +1,7 @@
 """Connections through PgBouncer in transaction mode, where a session lasts no longer than a transaction.
 
-There every statement names the schema, and brings the settings that it needs: with the `begin` of a transaction, or in
-the call if the call is a transaction of its own. Nothing is prepared.
+So every statement names the schema and sets its own settings: with the `begin` of a transaction, or in the call if the
+call is a transaction of its own. No statement is prepared.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def qualified(sql: str, schema: str) -> str:
 
 @lru_cache(maxsize=1024)
 def rewritten(sql: str, schema: str, settings: tuple[tuple[str, str], ...]) -> str:
-    """Return what to send for a statement. Settings hold until the end of the transaction."""
+    """Return the text to send for a statement. Its settings hold until the end of the transaction."""
     if sql.startswith("begin"):
         sql = sql if sql != "begin" else "begin isolation level read committed"
         return ";".join([sql, *(f"set local {name} = '{value}'" for name, value in settings)])
     if _CALL.match(sql):
-        # The statements in a function are planned when it is called. By then the row with the settings was made.
+        # The statements in a function are planned when the function is called. The settings are made before that.
         made = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings)
         return f"{qualified(sql, schema)} from (select {made}) as settings"
     return qualified(sql, schema)

@@ -16,7 +16,7 @@ _VARIABLE = re.compile(r"(?<!:):(\w+)")
 
 
 class Query(Struct, frozen=True):
-    """A statement with numbered parameters, and the names that these have in the file."""
+    """A statement with numbered parameters, and the names of the parameters in the file."""
 
     sql: str
     names: tuple[str, ...]

@@ -81,7 +81,7 @@ async def journals(connection: Connection, ids: Sequence[str]) -> dict[str, Jour
 async def load_whole(connection: Connection, ids: Sequence[str]) -> dict[str, tuple[LoadedRun, Journal]]:
     """Load runs with their journals.
 
-    Without a snapshot, which would cost two more requests: journals are read after their runs.
+    It uses no snapshot, since a snapshot would cost two more requests. Instead, journals are read after their runs.
     """
     found = {one.run.id: one for one in await load_now(connection, ids)}
     whole = await _journals(connection, [*found], {run_id: one.waits for run_id, one in found.items()})

@@ -1,4 +1,4 @@
-"""Deletion of what is no longer needed: expired events, old keys and replies, and engines that can be forgotten."""
+"""Deletion of rows that are no longer needed: expired events, old keys and replies, and old engines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from perdure.storage.postgres.queries import QUERIES
 
 
 class PostgresRetention(PostgresSlice):
-    """Deletion of what is no longer needed."""
+    """Deletion of rows that are no longer needed."""
 
     async def purge(self, *, at: int, keys_before: int, limit: int) -> int:
         events = await self._db.write(QUERIES["purge_events"], at=at, limit=max(0, limit))

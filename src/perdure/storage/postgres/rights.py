@@ -23,7 +23,8 @@ _CALLER_GRANTS: Final = Path(__file__).with_name("caller_grants.sql").read_text(
 
 
 def grants(role: str, schema: str = "perdure") -> str:
-    """Return the SQL that gives a role all that an engine needs, and nothing else. It can be repeated at any time."""
+    """Return the SQL that gives a role all rights that an engine needs, and no others. It can be repeated at any
+    time."""
     return _GRANTS.format(schema=_quoted(schema), role=_quoted(role))
 
 
@@ -38,8 +39,8 @@ def caller_grants(role: str, schema: str = "perdure") -> str:
 async def upgrade(url: str, *, runtime_role: str | None = None, caller_role: str | None = None) -> None:
     """Create the schema or bring it up to date, and grant rights. Call it as the owner of the schema.
 
-    `runtime_role` gets all that an engine needs. `caller_role` gets only what `start(connection=…)` and
-    `emit(connection=…)` need.
+    `runtime_role` gets all rights that an engine needs. `caller_role` gets only the rights that `start(connection=…)`
+    and `emit(connection=…)` need.
 
     Engines that connect as the owner upgrade the schema themselves. Other engines need this before they start, and
     after each new version of Perdure. It can be repeated at any time. A crash leaves whole migrations, and the rights
@@ -67,7 +68,7 @@ async def upgrade(url: str, *, runtime_role: str | None = None, caller_role: str
 
 
 async def schema_version(url: str) -> int | None:
-    """Return the version of the schema: 0 if it is empty, None if there is none.
+    """Return the version of the schema: 0 if the schema is empty, None if it does not exist.
 
     Changes nothing. Raises Misuse, StoreBusy, StoreBroken, SchemaTooNew.
     """
@@ -83,7 +84,7 @@ async def schema_version(url: str) -> int | None:
 
 
 async def lacking(url: str) -> list[str]:
-    """Return, in words, what a store needs and this user lacks: tables, or rights on tables.
+    """Return the tables, and the rights on tables, that a store needs and this user lacks, as texts for people.
 
     Changes nothing. Raises the same errors as `schema_version`.
     """

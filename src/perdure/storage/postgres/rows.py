@@ -1,4 +1,4 @@
-"""Records as rows and rows as records. What comes out of a table is checked: see perdure.storage.damage."""
+"""Records as rows and rows as records. Rows that are read are checked: see perdure.storage.damage."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def json_text(value: object) -> str:
 def new_run(write: RunWrite, base: int | None) -> Row:
     """Return the row of a new run.
 
-    `base` is the number that the batch's numbers are counted from; None if the batch has no numbers.
+    `base` is added to the batch's numbers; None if the batch has no numbers.
     """
     run = write.run
     outcome = write.outcome or Outcome()

@@ -26,11 +26,11 @@ TABLES: Final = frozenset(
 
 
 async def migrate(connection: Connection, schema: str) -> None:
-    """Create the schema if there is none, and apply the migrations that it lacks, each in a transaction of its own.
+    """Create the schema if it does not exist, and apply the migrations that it lacks, each in a transaction of its own.
 
     Safe with other processes: the process that gets the lock second finds the work done. A crash leaves whole
-    migrations. Raises SchemaTooNew. Raises StoreBroken if somebody else's tables are there, or if this user lacks the
-    rights.
+    migrations. Raises SchemaTooNew. Raises StoreBroken if the schema has somebody else's tables, or if this user lacks
+    the rights.
     """
     version = await inspect(connection, schema)
     if version == SCHEMA_VERSION:
@@ -63,7 +63,7 @@ async def _apply(connection: Connection, schema: str) -> None:
 
 
 async def inspect(connection: Connection, schema: str) -> int | None:
-    """Return the version of the schema: 0 if it is empty, None if there is none.
+    """Return the version of the schema: 0 if the schema is empty, None if it does not exist.
 
     Raises SchemaTooNew, StoreBroken.
     """

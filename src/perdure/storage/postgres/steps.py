@@ -1,11 +1,11 @@
 """Transactional steps: a step's writes to its own tables, and its result, in one transaction.
 
-Each step has a connection to itself while it runs. There are only a few connections, and other steps wait for their
-turn. Before the body begins, the transaction checks that the run is still this engine's. At the end it checks again,
-with locks. So the run's row is locked only for as long as a commit takes, however long the step takes.
+Each step has its own connection while it runs. There are only a few connections, and further steps wait until a
+connection is free. Before the body begins, the transaction checks that this engine still owns the run. At the end it
+checks again, with locks. So the run's row is locked only for as long as a commit takes, however long the step takes.
 
-A step does not fail if the connection breaks, if the server has no space, or because of another transaction: that is
-StoreBusy. If a session was lost and the server still has it open, it is ended.
+A broken connection, a server without space, or a conflict with another transaction is not a failure of the step: it
+raises StoreBusy. If a connection was lost and the server still has its session open, the session is ended.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from perdure.storage.postgres.liveness import SignsOfLife
 from perdure.storage.postgres.reads import fetch
 from perdure.storage.postgres.rows import staged_of
 
-LANES: Final = 4  # transactional steps that run at once, each on a connection, which is opened when needed
+LANES: Final = 4  # transactional steps that run at once, each on its own connection
 
 _DEAD = 1
 _LOST = 2
 _BUSY = 4
-_ANSWER_SHARE: Final = 0.8  # the share of the lease that an answer to the store's own statements may take,
-_ANSWER_MIN_S: Final = 5.0  # and the least time for it, since some statements wait for locks
+_ANSWER_SHARE: Final = 0.8  # of the lease: the longest wait for an answer to the store's own statements,
+_ANSWER_MIN_S: Final = 5.0  # but never shorter than this, since some statements wait for locks
 
 # Methods that would take the connection away from the store.
 _REFUSED: Final = frozenset({"close", "terminate", "reset", "add_listener", "add_termination_listener"})
@@ -67,7 +67,8 @@ Body = Callable[[Any], Awaitable[Staged]]
 
 
 class StepConnection:
-    """The connection that a step gets: asyncpg's, without what would end it. It works until the step ends."""
+    """The connection that a step gets: asyncpg's connection without the methods that would end it. It works until the
+    step ends."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection: Connection | None = connection
@@ -99,8 +100,8 @@ class StepConnection:
         return bool(self._faults)
 
     async def fault(self, *, works: bool) -> BaseException | None:
-        """Return, after the rollback, the error of the store that made the step fail. None if the failure is the step's
-        own."""
+        """Return the error of the store that made the step fail, or None if the step failed by itself. Called after the
+        rollback."""
         if not works:
             return ConnectionError("the connection broke during the step")
         for fault in self._faults:
@@ -117,11 +118,11 @@ class StepConnection:
         return lost_at - self._used_at >= limit_s
 
     def close_to_step(self) -> None:
-        """Close the connection to the step, which has ended: nothing that it left behind can use the connection."""
+        """Close the connection to a step that has ended, so that tasks that the step left behind cannot use it."""
         self._connection = None
 
     def end(self) -> None:
-        """Stop watching the connection: the transaction has ended, so errors no longer matter."""
+        """Stop watching the connection. The transaction has ended, so its errors no longer matter."""
         self.watched.remove_query_logger(self._note_query)
         self.watched.remove_termination_listener(self._note_loss)
 
@@ -155,7 +156,7 @@ class StepTransactions:
     """Runs the bodies of steps, each in its transaction."""
 
     def __init__(self, address: Address, others: Lanes, signs: SignsOfLife) -> None:
-        """Use `others` to ask the server about transactions whose connection was lost."""
+        """Set up the lanes of steps. `others` ask the server about transactions whose connection was lost."""
         # The schema's name was checked when the URL was parsed. The functions themselves know their schema.
         self._entering = f'select state, (entry).* from "{address.schema}".enter_step_v2($1, $2, $3, $4, $5, $6)'  # noqa: S608
         self._staging = f'select "{address.schema}".stage_v2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)'
@@ -179,8 +180,8 @@ class StepTransactions:
             try:
                 return await self._in_turn(place, body)
             except (StoreBusy, OutcomeUnknown):
-                # The server may not know that the connection is lost. This does not wait for a connection of ours: an
-                # open session keeps its locks, and all of our connections may be waiting for them.
+                # The server may not know that the connection is lost. This does not wait for a free connection: the
+                # open session keeps its locks, and all connections may be waiting for these locks.
                 with suppress(StoreError):
                     await self._ask_others("end_step", place)
                 raise
@@ -261,7 +262,8 @@ class StepTransactions:
         return staged
 
     async def _enter(self, connection: Connection, place: StepPlace, mark: str) -> Staged | None:
-        """Check that the run is still this engine's. Returns what is staged for the step already, if anything.
+        """Check that this engine still owns the run. Returns the staged result of the step, or None if nothing is
+        staged yet.
 
         Raises Fenced, CommitConflict, StoreBusy.
         """
@@ -307,7 +309,7 @@ class StepTransactions:
             guard.close_to_step()
 
     async def _watch(self, connection: Connection, place: StepPlace) -> None:
-        """Cut the connection if the server no longer has the transaction: an answer on it would never come."""
+        """Cut the connection if the server no longer has the transaction, since no answer would ever come on it."""
         while True:
             await asyncio.sleep(self._silence_s)
             with suppress(StoreError):
@@ -339,9 +341,8 @@ class StepTransactions:
                     self._staging, self._silence_ms, place.engine_id, place.epoch, mark, *astuple(staged)
                 )
         except Exception as error:
-            # The step's own failure: it left the transaction idle for too long, or left a statement under way, or
-            # caught the error of a statement and went on. If the connection broke under it, the rollback finds that
-            # out.
+            # This is the step's own failure: it left the transaction idle for too long, left a statement under way, or
+            # caught the error of a statement and went on. If the connection broke instead, the rollback finds that out.
             if is_lost(error) or isinstance(error, asyncpg.InFailedSQLTransactionError):
                 raise _BodyFailed(error) from error
             raise
@@ -364,7 +365,7 @@ class StepTransactions:
         return True
 
     async def _clean(self, connection: Connection) -> None:
-        """Reset the session, so that the next step finds no settings or locks of this one."""
+        """Reset the session, so that the next step finds no settings or locks of this step."""
         try:
             if not connection.is_closed():
                 with self._in_time(connection):

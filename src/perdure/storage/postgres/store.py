@@ -1,4 +1,4 @@
-"""The store in a Postgres database. perdure.ports says what the methods guarantee.
+"""The store in a Postgres database. The guarantees of the methods are in perdure.ports.
 
 This module writes batches. The other slices of the store, one for each noun, are in the modules of that name.
 """
@@ -13,7 +13,7 @@ from perdure.errors import StoreBusy, StoreError
 from perdure.kernel.batch import Batch, Committed, winners_elsewhere
 from perdure.kernel.rows import Staged
 from perdure.ports import Insertion, Rows, Statement, StepPlace, Taken, Transacts
-from perdure.storage.neighbours import is_free
+from perdure.storage.local_hints import is_free
 from perdure.storage.postgres.access import PostgresAccess
 from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.artifacts import PostgresArtifacts
@@ -79,7 +79,8 @@ class PostgresStore(
             raise
         self._db.signs.committed(batch.engine_id, batch.number)
         if not self._db.signs.is_lasting():
-            # The engine is alive, as the commit shows. Its heartbeat has trouble, or the process was stopped.
+            # The commit shows that the engine is alive. Its heartbeat has trouble, or the process was stopped for a
+            # while.
             with suppress(StoreError):
                 async with self._db.lanes.use() as connection:
                     await self._db.signs.renew(connection)

@@ -25,7 +25,7 @@ def tasks_of(batch: Batch) -> dict[str, Any]:
     """Return the parts of the type stock_v1 that are about tasks."""
     changes = batch.tasks or _NONE
     return {
-        "tasks": [astuple(task)[:-1] for task in changes.tasks],  # A new one has no actor yet.
+        "tasks": [astuple(task)[:-1] for task in changes.tasks],  # A new task has no actor yet.
         "answers": [astuple(answer) for answer in changes.answers],
         "withdrawn": changes.withdrawn,
     }
@@ -59,8 +59,8 @@ class PostgresTasks(PostgresSlice):
     async def claim_tasks(
         self, *, queue: str, worker: str, lease_us: int, at: int, limit: int, actor: str = ""
     ) -> list[Task]:
-        """Claim tasks for a worker. If the connection breaks, a claim may land without the worker's knowledge: its
-        lease runs out."""
+        """Claim tasks for a worker. If the connection breaks, a claim may be committed without the worker's knowledge.
+        Then its lease runs out."""
         wanted = {
             "queue": queue,
             "worker": worker,

@@ -1,4 +1,4 @@
-"""When the write-ahead log is checkpointed into the file: between two commits, not as a part of one."""
+"""Checkpoints of the write-ahead log into the file: made between two commits, not as a part of a commit."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def bring_in_all(connection: sqlite3.Connection) -> bool:
 class Checkpoints:
     """The checkpoints of one connection that writes.
 
-    A checkpoint writes a thousand pages and waits for the disk, which takes 10 to 100 ms. SQLite alone would delay a
-    commit, and everybody who waits for that commit, by this time. In a pause, the event loop does other things
-    meanwhile.
+    A checkpoint writes a thousand pages and waits for the disk, which takes 10 to 100 ms. By itself, SQLite would make
+    the checkpoint in a commit, and so delay everybody who waits for that commit. In a pause between commits, nobody
+    waits for it.
 
     Only a checkpoint returns the length of the log. So the length is estimated from the number of changed rows, at the
     rate of the last checkpoint.
@@ -39,8 +39,8 @@ class Checkpoints:
         self._per_page = 2.0
 
     def patience_s(self, connection: sqlite3.Connection) -> float | None:
-        """Return how long to wait for more writes before `bring_in` is called. None: a checkpoint is not worth it
-        yet."""
+        """Return how long to wait for more writes before `bring_in` is called, or None if the log is too short for a
+        checkpoint."""
         pages = (connection.total_changes - self._brought_in) / self._per_page
         if pages >= PAGES:
             return 0

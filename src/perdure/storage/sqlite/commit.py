@@ -69,8 +69,8 @@ from perdure.storage.sqlite.rows import (
     updated_run,
     wait_rows,
 )
-from perdure.storage.sqlite.shared import SomebodyElseWasFaster
-from perdure.storage.sqlite.shared import write as write_shared
+from perdure.storage.sqlite.runless_rows import SomebodyElseWasFaster
+from perdure.storage.sqlite.runless_rows import write as write_shared
 from perdure.storage.sqlite.streams import write as write_streams
 from perdure.storage.sqlite.tasks import TaskTaken
 from perdure.storage.sqlite.tasks import write as write_tasks
@@ -82,8 +82,8 @@ _HISTORY: Final = ("clear_journal", "clear_archive", "clear_history_payloads", "
 class Plan(Struct):
     """A batch as statements to execute.
 
-    The thread that asks for the commit makes it. So the writer's thread, which would share the GIL with it anyway,
-    holds its transaction only for as long as the statements take.
+    The thread that requests the commit makes the plan. So the writer's thread holds its transaction only for as long as
+    the statements take. The two threads share the GIL, so planning in the writer's thread would gain nothing.
     """
 
     batch: Batch
@@ -188,7 +188,7 @@ def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
 
 
 def _without_sleep(planned: Plan, awake: set[str]) -> Plan:
-    """Return the plan without suspending these runs: the events that they are about to wait for are there."""
+    """Return the plan without suspending these runs, since the events that they are about to wait for have arrived."""
     writes, audit = awakened(planned.batch, awake)
     runs, _ = _run_executions(writes.values(), [], planned.batch.numbered)
     return replace(planned, runs=runs, audit=INSERT_AUDIT.executions(audit_rows(audit)))
@@ -262,7 +262,7 @@ def _advance(connection: sqlite3.Connection, batch: Batch) -> bool:
 def _run_executions(
     writes: Iterable[RunWrite], payloads: Payloads, numbered: int
 ) -> tuple[list[Execution], list[Execution]]:
-    """Return the statements that write the runs' rows, and those that replace inputs afterwards."""
+    """Return the statements that write the runs' rows, and the statements that replace inputs afterwards."""
     inserted: list[Row] = []
     beginning: list[Row] = []
     updated: list[Row] = []
@@ -301,7 +301,7 @@ def _run_executions(
 
 
 def _conflict(connection: sqlite3.Connection, batch: Batch) -> CommitConflict | StoreBusy:
-    """Find, after the rollback, which runs were not as expected."""
+    """Return the error for a batch that was rolled back: find the runs that were not as expected."""
     with snapshot(connection):
         ids = json_text([*batch.runs, *batch.guards])
         rows = connection.execute(QUERIES["expectations"], {"ids": ids}).fetchall()

@@ -18,14 +18,14 @@ from perdure.storage.sqlite.schema import SCHEMA_VERSION, inspect, lacking, migr
 BUSY_TIMEOUT_S: Final = 5.0
 _SQLITE_MIN: Final = (3, 35, 0)  # delete … returning
 _STATEMENTS_MAX: Final = 256
-# The page size of new files. A row of a table without rowids stays inside its page up to a quarter of the page. In
-# pages of 4,096 bytes, which is SQLite's default, each result of 1 KB would have a page to itself.
+# The page size of new files. In a table without rowids, a row stays inside its page if it takes at most a quarter of
+# the page. With SQLite's default of 4,096 bytes, each result of 1 KB would get a page of its own.
 PAGE_BYTES: Final = 8_192
 OWNER_ONLY: Final = 0o600
 
 
 def connect_writer(path: Path) -> sqlite3.Connection:
-    """Open the file for writing, make it if there is none, and bring its schema up to date.
+    """Open the file for writing, create it if it is missing, and bring its schema up to date.
 
     A new file can be read by its owner only. SQLite gives its log the same mode, and Perdure its lock files. A file
     that belongs to somebody else or to a newer Perdure is left as it was. Raises StoreBroken, SchemaTooNew,
@@ -38,10 +38,10 @@ def connect_writer(path: Path) -> sqlite3.Connection:
         connection.execute(f"pragma page_size = {PAGE_BYTES}")
         version = inspect(connection, path)
         _switch_to_wal(connection)
-        # A commit is on the disk before it is acknowledged: that is what durable means.
+        # A commit must be on the disk before it is acknowledged, so that no crash can lose it.
         connection.execute("pragma synchronous = full")
         connection.execute(f"pragma wal_autocheckpoint = {PAGES_MAX}")
-        if version < SCHEMA_VERSION:  # A current schema needs no migration, and so no lock.
+        if version < SCHEMA_VERSION:  # A current schema needs no migration, and therefore no lock.
             migrate(connection, path)
     except BaseException:
         connection.close()
@@ -57,7 +57,7 @@ def connect_reader(path: Path) -> sqlite3.Connection:
 
 
 def schema_version(path: Path) -> int | None:
-    """Return the version of the schema in a file: 0 if it has none, None if there is no file.
+    """Return the version of the schema in a file: 0 if the file has no schema, None if there is no file.
 
     Changes nothing. Raises StoreBroken, SchemaTooNew, StoreBusy.
     """
@@ -76,7 +76,7 @@ def schema_version(path: Path) -> int | None:
 
 
 def lacking_tables(path: Path) -> list[str]:
-    """Return, in words, the tables that a file of the newest version lacks.
+    """Return the tables that a file of the newest version lacks, as texts for people.
 
     Changes nothing. Raises the same errors as `schema_version`.
     """
@@ -148,8 +148,8 @@ def _check_log(path: Path) -> None:
     SQLite deletes the log of an empty file as soon as anybody opens that file, and the newest commits are only in the
     log.
 
-    The log is checked first. SQLite creates it after it has written to the file, so a file that is being created at
-    this moment is not taken for an emptied one.
+    The log is checked first. SQLite creates the log after it has written to the file. So a file that is being created
+    at this moment is not mistaken for an emptied file.
     """
     log = path.with_name(f"{path.name}-wal")
     if _size(log) > 0 and _size(path) == 0:
@@ -162,7 +162,7 @@ def _check_log(path: Path) -> None:
 
 
 def _size(path: Path) -> int:
-    """Return the size of a file, 0 if there is none."""
+    """Return the size of a file, or 0 if the file is missing."""
     try:
         return path.stat().st_size
     except OSError:

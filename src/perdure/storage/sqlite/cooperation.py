@@ -1,5 +1,4 @@
-"""Messages, their events, return values and handlers: written inside a commit, or in transactions of their own, and
-read."""
+"""Messages, their events, return values and handlers: writes inside a commit or in own transactions, and reads."""
 
 from __future__ import annotations
 

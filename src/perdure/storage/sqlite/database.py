@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from perdure.errors import CommitRefused, Misuse, StoreBroken, UnstorableValue
-from perdure.storage.neighbours import Neighbour
+from perdure.storage.local_hints import Neighbour
 from perdure.storage.sqlite.checkpoints import Checkpoints
 from perdure.storage.sqlite.connection import connect_reader, connect_writer
 from perdure.storage.sqlite.hints import LogWatch, Writes
 from perdure.storage.sqlite.liveness import SignsOfLife
-from perdure.storage.sqlite.losses import FileWatch
+from perdure.storage.sqlite.lost_commits import FileWatch
 from perdure.storage.sqlite.queries import QUERIES
 from perdure.storage.sqlite.thread import DatabaseThread
 

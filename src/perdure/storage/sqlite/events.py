@@ -1,4 +1,4 @@
-"""Events and waits inside a commit: answers to matching's questions, and the writes of its results.
+"""Events and waits inside a commit: the answers to the questions of the matching, and the writes of its results.
 
 Runs in the writer's thread.
 """
@@ -44,7 +44,7 @@ from perdure.storage.sqlite.rows import (
     wait_rows,
 )
 
-_MANY = 2**62  # greater than any number will ever be
+_MANY = 2**62  # greater than any stored number
 
 
 class LettersGone(Exception):
@@ -150,7 +150,7 @@ class _Answers:
                 return sound(wait_of, self._rows("waiting", wanted))
             case Pending(name, limit):
                 length = sum(length for (length,) in self._rows("pending", {"name": name}))
-                if length >= limit:  # Only then are expired events worth counting.
+                if length >= limit:  # Expired events are counted only in this case.
                     length -= self._rows("pending_expired", {"name": name, "at": self._batch.at})[0][0]
                 return length
             case Readers(event_id, run_ids):

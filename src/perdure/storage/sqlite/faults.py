@@ -1,4 +1,4 @@
-"""What SQLite's errors mean to a caller of the store."""
+"""Errors of SQLite, and the store errors that callers get instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines that share a file: which are alive, and which runs each owns.
+"""Engines that share a file: which engines are alive, and which runs each engine owns.
 
 All functions but `look` run in the writer's thread.
 """
@@ -21,7 +21,7 @@ from perdure.storage.sqlite.checkpoints import bring_in_all
 from perdure.storage.sqlite.commit import check_fence
 from perdure.storage.sqlite.database import SqliteSlice
 from perdure.storage.sqlite.liveness import SignsOfLife
-from perdure.storage.sqlite.losses import report_loss, report_losses
+from perdure.storage.sqlite.lost_commits import report_loss, report_losses
 from perdure.storage.sqlite.queries import QUERIES
 from perdure.storage.sqlite.reads import due_waits, load_now
 from perdure.storage.sqlite.rows import engine_of, json_text
@@ -50,11 +50,11 @@ def enroll(connection: sqlite3.Connection, *, path: Path, signs: SignsOfLife, ro
 
 
 def _check_count(connection: sqlite3.Connection, path: Path, table: str, column: str, query: str) -> None:
-    """Raise StoreBroken unless a counter that all engines share is there."""
+    """Raise StoreBroken if a counter that all engines share is missing."""
     try:
         rows = connection.execute(QUERIES[query]).fetchall()
     except sqlite3.OperationalError:
-        return  # The table is missing: the first statement that needs it reports that.
+        return  # The table is missing. The first statement that needs it reports that.
     if len(rows) == 1 and type(rows[0][0]) is int and 0 <= rows[0][0] < _COUNT_MAX:
         return
     number: int = connection.execute(QUERIES["numbers_used"]).fetchone()[0] + _COUNT_MARGIN
@@ -72,7 +72,7 @@ def retire(connection: sqlite3.Connection, *, signs: SignsOfLife, engine_id: str
         connection.execute(QUERIES["release"], {"id": engine_id})
     if signs.tells_of_commits(engine_id) and not bring_in_all(connection):
         return  # Commits are only in the log, so the row and the lock file stay, as for a dead engine.
-    signs.note(engine_id, 0)  # Its row is about to be forgotten, and with it the number of its commits.
+    signs.note(engine_id, 0)  # The engine's row, and with it the number of its commits, is about to be deleted.
     with transaction(connection):
         connection.execute(QUERIES["sign_off"], {"id": engine_id})
         connection.execute(QUERIES["forget_signed_off"], {"limit": _FORGOTTEN_AT_ONCE})
@@ -98,13 +98,13 @@ def mark_dead_engines(connection: sqlite3.Connection, *, signs: SignsOfLife) -> 
 
 
 def purge_engines(connection: sqlite3.Connection, *, path: Path, signs: SignsOfLife, at: int, limit: int) -> int:
-    """Forget engines that have been dead for long. Returns how many."""
+    """Delete engines that have been dead for long. Returns how many were deleted."""
     with transaction(connection):
         connection.execute(QUERIES["note_ended"], {"at": at, "limit": 10 * limit})
         wanted = {"before": at - ENGINES_KEPT_US, "limit": limit}
         needless = connection.execute(QUERIES["needless_engines"], wanted).fetchall()
-    # The engine that marked it dead may have died before it deleted the lock file. A lock file that has the number of a
-    # commit, but no row, would look as if commits were lost.
+    # An engine that marks another engine dead may die before it deletes the lock file. A lock file with the number of a
+    # commit, but without a row in the database, would look as if commits were lost.
     locks = [(epoch, signs.path(engine_id.decode("utf-8", "replace"))) for epoch, engine_id in needless]
     epochs = [epoch for epoch, lock in locks if report_loss(connection, path, lock)]
     if not epochs:
@@ -134,7 +134,7 @@ def claim(
 def _claimable(connection: sqlite3.Connection, offers: Sequence[Offer], limit: int) -> list[tuple[int, str, bool]]:
     """Return the runs to claim: the creation time, the id, and whether the run's owner is dead.
 
-    For each offer and owner they come in order, up to the limit.
+    The runs of each offer and owner are in order, up to the limit.
     """
     owners = [None, *(owner for (owner,) in connection.execute(QUERIES["owners"]))]
     found: list[tuple[int, str, bool]] = []
@@ -146,7 +146,7 @@ def _claimable(connection: sqlite3.Connection, offers: Sequence[Offer], limit: i
             "limit": limit,
         }
         wanted["model"], wanted["or_model"] = models_of(offer)
-        # One walk through the index for each owner and offer is short, regardless of what else waits.
+        # One walk through the index for each owner and offer is short, however many other runs wait.
         for owner in owners:
             for stored in versions_of(offer):
                 place = {"owner": owner, "stored_version": stored}

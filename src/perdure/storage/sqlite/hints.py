@@ -1,9 +1,9 @@
-"""Hints about other processes' writes: every commit changes the write-ahead log, and the system reports that change.
+"""Hints about other processes' writes. Every commit changes the write-ahead log, and the system reports that change.
 
 The system also reports the store's own commits. The writer's connection knows whether other connections have committed.
 
-The system reports a change before it can be read: SQLite writes the log first, then flushes it to the disk, and only
-then can others read the commit. So the callback is called several times, with pauses.
+The system reports a change before the commit can be read. SQLite first writes the log, then flushes it to the disk, and
+only then can others read the commit. So the callback is called several times, with pauses.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class Writes:
 
 
 class LogWatch:
-    """Calls back soon after others have changed the log, and again a little later, until it is ended.
+    """Calls back soon after others have changed the log, and again a little later. It does so until it is ended.
 
-    A commit of others in the same instant as one of the store's writer is noticed with the writer's next commit, or, if
-    there is none, at the next regular look.
+    If others commit in the same instant as the store's writer, their commit is noticed with the writer's next commit,
+    or at the next regular look.
     """
 
     def __init__(self, database: Path, on_change: Callable[[], object], writes: Writes) -> None:
@@ -101,8 +101,8 @@ class LogWatch:
             self._call(0)
         self._count = count
         if is_own:
-            # The store's own change may hide another process's change, so the earlier state stays the one to compare
-            # with.
+            # The store's own change may hide another process's change, so the next comparison uses the earlier state
+            # again.
             self._timer = self._loop.call_later(_APART_S, self._look)
         else:
             self._seen = state
@@ -125,7 +125,8 @@ class LogWatch:
 
 
 def _changes_of(path: str) -> int | None:
-    """Return a file descriptor that becomes readable when the file is written to. None where the system has none."""
+    """Return a file descriptor that becomes readable when the file is written to. None if the system does not offer
+    this."""
     if sys.platform != "linux":
         return None
     import ctypes

@@ -37,7 +37,8 @@ def _emission(path: Path, batch: Batch, added: Cooperation) -> Generator[Stateme
     planned = plan(batch)
     yield Statement(f"savepoint {_SAVEPOINT}", writes=True)
     try:
-        # A write comes first: a transaction that has read cannot write any more if others have written since.
+        # A write comes first: a transaction that has begun with a read cannot write any more if others have written
+        # meanwhile.
         yield Statement(MESSAGE_QUERIES["emit_message"], astuple(message))
         ((inserted,),) = yield Statement("select changes()")
         if not inserted:

@@ -1,4 +1,4 @@
-"""What runs have done: their journals, and their audit trails. The reads are in reads.py."""
+"""Journals and audit trails of runs. The reads are in reads.py."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def listing(query: str, statuses: int) -> str:
 
 @cache
 def bounded_count(query: str, statuses: int) -> str:
-    """Return the statement that counts what `listing` finds. It stops at the limit, and sorts nothing."""
+    """Return the statement that counts the runs that `listing` finds. It stops at the limit, and sorts nothing."""
     parts = for_each_status(f"select 1 {QUERIES[query]} and {QUERIES['filters']}", statuses)
     return f"select count(*) from ({parts} limit :limit)"  # noqa: S608 - of our own texts
 

@@ -1,7 +1,8 @@
 """An engine's sign of life: an OS lock on a file beside the database.
 
-A free lock, or a missing file, means that the engine is dead, at once. The system frees the lock however a process
-ends. A forked child would keep it, which is one more reason why Perdure spawns processes and never forks.
+A free lock, or a missing file, means that the engine is dead, at once. The system frees the lock when the process ends,
+in whatever way it ends. A forked child would keep the lock. This is one more reason why Perdure spawns processes and
+never forks.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-    # Enough for flock, even on a file that another user made.
+    # Read access is enough for flock, even on a file that another user made.
     _LOOK = os.O_RDONLY
 
     def _try_lock(handle: int) -> bool:
@@ -44,7 +45,7 @@ else:
         return True
 
 
-# How often a lock that is about to be taken may be found held, before its holder counts as the engine's owner.
+# The number of attempts to take a lock. If the lock is still held after these, its holder counts as the engine's owner.
 _GIVEN_TRIES: Final = 100
 _GIVEN_PAUSE_S: Final = 0.01
 
@@ -62,8 +63,8 @@ class SignOfLife:
     def take(cls, path: Path, *, like: os.stat_result | None = None) -> SignOfLife | None:
         """Take the lock. Returns None if another process holds it.
 
-        With `like`, a missing file is created for the users who may open a file of that mode and owner. Raises
-        FileNotFoundError if the file is missing otherwise, and OSError.
+        With `like`, a missing file is created for the users who may open a file of that mode and owner. Without `like`,
+        raises FileNotFoundError for a missing file. Raises OSError.
         """
         while True:
             handle = os.open(path, _LOOK) if like is None else _made(path, like)
@@ -72,21 +73,21 @@ class SignOfLife:
                 return None
             if _is_at(path, handle):
                 return cls(path, handle)
-            # The file was deleted between the opening and the locking. Nobody would see a lock on it.
+            # The file was deleted between the opening and the locking. Nobody would see a lock on this file.
             os.close(handle)
 
     def note(self, number: int) -> None:
         """Write a number to the file.
 
-        It is not flushed to the disk. After a power failure the number is written again; until then it may be too low,
-        but never too high.
+        The number is not flushed to the disk. After a power failure it may be too low until it is written again, but it
+        is never too high.
         """
         with suppress(OSError):
             os.lseek(self._handle, 0, os.SEEK_SET)
             os.write(self._handle, b"%20d" % number)
 
     def noted(self) -> int:
-        """Return the number in the file, 0 if there is none."""
+        """Return the number in the file, or 0 if the file has no number."""
         with suppress(OSError, ValueError):
             os.lseek(self._handle, 0, os.SEEK_SET)
             return int(os.read(self._handle, 20))
@@ -94,12 +95,13 @@ class SignOfLife:
 
     @property
     def tells_of_commits(self) -> bool:
-        """Whether the file has the number of a commit. Then it must stay while that commit can be lost with the log."""
+        """Whether the file has the number of a commit. Then the file must stay as long as that commit can be lost with
+        the log."""
         return self.noted() > 0
 
     def let_go(self, *, tidy: bool) -> None:
-        """Free the lock. `tidy` also deletes the file, while the lock is held, so that nobody takes it for a living
-        engine's."""
+        """Free the lock. `tidy` also deletes the file. The file is deleted while the lock is held, so that nobody
+        mistakes it for the file of a living engine."""
         if tidy:
             with suppress(OSError):  # Windows refuses to delete an open file. An empty file does no harm.
                 self._path.unlink(missing_ok=True)
@@ -112,15 +114,15 @@ def _made(path: Path, like: os.stat_result) -> int:
     with suppress(OSError):  # The umask may have taken bits away. Another user's file stays as it is.
         path.chmod(mode)
     if sys.platform != "win32" and os.geteuid() == 0:
-        # As SQLite does with its own files. Otherwise engines of the database's owner could not see whether an engine
-        # of root, started by a command, is alive.
+        # SQLite does the same with its own files. Otherwise, if root starts an engine by a command, engines of the
+        # database's owner could not see whether that engine is alive.
         with suppress(OSError):
             os.fchown(handle, like.st_uid, like.st_gid)
     return handle
 
 
 def _is_at(path: Path, handle: int) -> bool:
-    """Whether an open file is the one that everybody finds at the path."""
+    """Whether an open file is the file that everybody finds at the path."""
     try:
         return os.path.samestat(path.stat(), os.fstat(handle))
     except FileNotFoundError:
@@ -128,7 +130,7 @@ def _is_at(path: Path, handle: int) -> bool:
 
 
 class SignsOfLife:
-    """The signs of life that one store holds. It also checks those of other engines. Safe for use by several
+    """The signs of life that one store holds. It also checks the signs of other engines. Safe for use by several
     threads."""
 
     def __init__(self, database: Path) -> None:
@@ -151,7 +153,7 @@ class SignsOfLife:
                 if sign := self._take(engine_id):
                     self.held[engine_id] = sign
                     return True
-            # A process that checks all lock files (`report_losses`) holds each of them for a moment, even a new one.
+            # A process that checks all lock files (`report_losses`) holds each lock for a moment, even a new lock.
             time.sleep(_GIVEN_PAUSE_S)
         return False
 
@@ -172,7 +174,7 @@ class SignsOfLife:
                 sign.note(number)
 
     def withdraw(self, engine_id: str) -> None:
-        """Let go of an engine's sign of life: from now on other engines take it for dead."""
+        """Let go of an engine's sign of life. From now on other engines consider this engine dead."""
         with self._lock:
             if sign := self.held.pop(engine_id, None):
                 sign.let_go(tidy=not sign.tells_of_commits)

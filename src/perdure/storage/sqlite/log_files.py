@@ -1,7 +1,7 @@
 """The write-ahead log as a file: whether it belongs to its database.
 
-SQLite does not check that. It takes a log from another time for the newest commits. Then older pages replace newer ones
-in the database file, and nothing can tell them apart any more.
+SQLite does not check that. It treats a log from another time as the newest commits. Then older pages replace newer
+pages in the database file, and nothing can tell them apart any more.
 
 Everything is read through SQLite. A process that has the database open must never close a file descriptor of its own on
 the database or on the index of its log: the system would drop all locks that SQLite has on that file.
@@ -48,7 +48,7 @@ def _is_behind(path: Path) -> bool:
 
 
 class _Standing(NamedTuple):
-    """How far a database is: numbers that only grow."""
+    """The progress of a database, in numbers that only grow."""
 
     number: int
     engines: dict[int, tuple[object, int]]  # by epoch: the id, and the number of the last batch
@@ -59,8 +59,8 @@ class _Standing(NamedTuple):
             return True
         oldest = min(other.engines) if len(other.engines) == _ENGINES_MAX else 0
         for epoch, (engine_id, batch) in self.engines.items():
-            # Epochs are given in order. So an engine whose epoch is in the other's range, but which the other does not
-            # know, was forgotten there.
+            # Epochs are given in order. So if the epoch of an engine is within the range of the other state, but the
+            # other state does not have the engine, the engine was deleted there.
             if oldest <= epoch <= newest:
                 other_id, other_batch = other.engines.get(epoch, (None, 0))
                 if engine_id != other_id or batch < other_batch:
@@ -69,7 +69,7 @@ class _Standing(NamedTuple):
 
 
 def _standing(path: Path, how: str) -> _Standing:
-    """Read how far a database is. Raises sqlite3.Error, also if the tables are not there yet."""
+    """Read the progress of a database. Raises sqlite3.Error, also if the tables do not exist yet."""
     with closing(sqlite3.connect(f"{path.as_uri()}?{how}", uri=True, isolation_level=None)) as connection:
         connection.text_factory = bytes
         connection.execute("begin")

@@ -27,7 +27,7 @@ class SqliteMail(SqliteSlice):
         return [mail_of(row) for row in await self._db.fetch("mail", variables)]
 
     async def collect(self, slots: Sequence[str]) -> dict[str, str]:
-        # An engine that waits for a reply asks often. Only a reply that is there is worth the writer's lock.
+        # An engine that waits for a reply asks often. The writer's lock is taken only if a reply has arrived.
         there = [slot for (slot,) in await self._db.fetch("replies", {"ids": json_text([*slots])})]
         return await self._db.write(partial(_collect, slots=there)) if there else {}
 

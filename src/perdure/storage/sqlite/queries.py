@@ -17,8 +17,8 @@ _VALUE = r"(?:\?|nullif\(\?, (?:0|'')\)|'\w*'|\d+)"
 _GROUP = re.compile(rf"\({_VALUE}(?:, {_VALUE})*(?:, \(select [^()]*\) - \?)?\)")
 _FRAGMENT = re.compile(r"\{(\w+)\}")
 
-# A batch is cut into pieces of this many rows. So few different statements are ever prepared, and a hundred rows take
-# four executions. The widest has 128 * 25 variables; SQLite allows 32,766.
+# A batch is cut into pieces of these many rows. So only a few different statements are prepared, and a hundred rows
+# take seven executions. The widest statement has 128 * 25 variables; SQLite allows 32,766.
 _WIDTHS = (128, 32, 8, 1)
 
 Execution = tuple[str, list[object]]
@@ -47,8 +47,8 @@ class WideStatement:
     """A statement with one group of question marks, which is repeated to take many rows in one execution.
 
     sqlite3 releases the GIL and takes it back for every execution, and executemany executes row by row. With a busy
-    main thread, 100 journal rows took 8.9 ms that way and 1.4 ms this way. Where nothing else is busy both take the
-    same time. Filling up to the next width with rows of nulls, to need one execution only, took a third longer.
+    main thread, 100 journal rows took 8.9 ms with executemany and 1.4 ms with this class. If nothing else is busy, both
+    take the same time. Padding with rows of nulls to the next width, to need only one execution, took a third longer.
     """
 
     __slots__ = ("_sql",)
@@ -71,7 +71,7 @@ class WideStatement:
 
 
 class GatheredRows:
-    """A query whose rows come all at once, as one JSON text, if that is possible.
+    """A query that returns all its rows at once, as one JSON text, if possible.
 
     sqlite3 releases the GIL and takes it back for every row, which slows down both a busy main thread and the reader.
     With this, a thousand runs that were woken after a restart had all ended after 0.58 s instead of 0.67 s.
@@ -89,8 +89,8 @@ class GatheredRows:
             (text,) = connection.execute(self.gathering(connection, variables), variables).fetchone()
             return [] if text is None else _decode_rows(text)
         except (sqlite3.DataError, sqlite3.OperationalError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            # The rows are too long for one text, have no JSON form, or are damaged. Reading them one by one shows
-            # which, or the code that converts them does.
+            # The rows are too long for one text, have no JSON form, or are damaged. Reading the rows one by one, or
+            # converting them, shows which row is at fault.
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
             if code not in (sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_ERROR):
                 raise

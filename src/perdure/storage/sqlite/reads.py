@@ -1,4 +1,4 @@
-"""Runs read from the file: in the reader's thread, or inside a transaction of the writer's."""
+"""Runs read from the file: in the reader's thread, or inside a transaction of the writer."""
 
 from __future__ import annotations
 

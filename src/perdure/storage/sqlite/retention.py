@@ -1,4 +1,4 @@
-"""Deletion of what is no longer needed: expired events, old keys and replies, and engines that can be forgotten."""
+"""Deletion of rows that are no longer needed: expired events, old keys and replies, and old engines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perdure.storage.sqlite.transaction import transaction
 
 
 class SqliteRetention(SqliteSlice):
-    """Deletion of what is no longer needed."""
+    """Deletion of rows that are no longer needed."""
 
     async def purge(self, *, at: int, keys_before: int, limit: int) -> int:
         return await self._db.write(

@@ -1,4 +1,4 @@
-"""Records as rows and rows as records. What comes out of the file is checked: see perdure.storage.damage."""
+"""Records as rows and rows as records. Rows that are read are checked: see perdure.storage.damage."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def audit_rows(rows: Iterable[Audit]) -> list[Row]:
 
 
 def wait_rows(waits: Iterable[Wait], base: int = 0) -> list[Row]:
-    """Return the rows of waits. Waits that have a number get it counted from `base`."""
+    """Return the rows of waits. `base` is added to the number of each wait that has a number."""
     return [
         (
             wait.run_id,
@@ -364,7 +364,7 @@ def _payload_damage(entry: Entry, spilled: object, table: str) -> RowDamaged | N
 
 
 def archived_of(row: Row) -> tuple[int, Entry]:
-    """Convert a row to an entry that a retry has archived, for people. Also returns the attempt that it was done in."""
+    """Convert a row to an entry that a retry has archived, for people. Also return the number of its attempt."""
     entry = shown_entry_of(row[1:], "journal_archive")
     if type(row[0]) is int:
         return row[0], entry

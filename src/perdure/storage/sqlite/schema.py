@@ -14,7 +14,7 @@ from perdure.storage.sqlite.transaction import transaction
 
 
 def _load_migrations() -> Mapping[int, str]:
-    # Not by importlib.resources: importing it takes as long as opening the file.
+    # importlib.resources is not used, since importing it takes as long as opening the file.
     files = Path(__file__).with_name("migrations").glob("*.sql")
     return {int(file.name[:4]): file.read_text("utf-8") for file in files}
 
@@ -27,7 +27,7 @@ OUR_TABLES: Final = frozenset(
 
 
 def inspect(connection: sqlite3.Connection, path: Path) -> int:
-    """Return the version of the schema in a file, 0 if there is none. Writes nothing.
+    """Return the version of the schema in a file, or 0 if the file has no schema. Writes nothing.
 
     Raises SchemaTooNew. Raises StoreBroken if somebody else's tables have our names.
     """

@@ -3,7 +3,7 @@
 They run in the writer's thread, one after the other and between commits, on a connection of their own. The transaction
 takes the writer's lock at its beginning, so nobody can take the run away before its end.
 
-A step does not fail if the file fails under it (the disk is full, the file cannot be read): that error is the store's.
+An error of the file (the disk is full, the file cannot be read) is an error of the store, not a failure of the step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from perdure.storage.sqlite.schema import OUR_TABLES
 from perdure.storage.sqlite.transaction import roll_back
 
 _ENDING: Final = frozenset({sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH})
-# The place of the table in what SQLite reports about an action: first or second.
+# The place of the table's name in SQLite's report about an action: first (0) or second (1).
 _WRITING: Final = {
     sqlite3.SQLITE_INSERT: 0,
     sqlite3.SQLITE_UPDATE: 0,
@@ -99,8 +99,8 @@ class StepCursor(sqlite3.Cursor):
 
 
 class StepConnection:
-    """The connection that a step gets: sqlite3's, without what would end the transaction. It works until the step
-    ends."""
+    """The connection that a step gets: sqlite3's connection without the methods that would end the transaction. It
+    works until the step ends."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -165,7 +165,7 @@ class StepConnection:
         return sqlite3.SQLITE_DENY
 
     def explained(self, error: sqlite3.DatabaseError) -> Exception:
-        """Return the same error, or, if this connection had SQLite refuse the statement, a Misuse with the reason."""
+        """Return the same error, or a Misuse with the reason if this connection made SQLite refuse the statement."""
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_AUTH and self._refused:
             return Misuse(self._refused)
         if is_of_the_file(error):
@@ -195,7 +195,7 @@ class StepTransactions:
         self._guard: StepConnection | None = None
 
     def transact(self, place: StepPlace, body: Callable[[Any], Staged]) -> tuple[Staged | None, BaseException | None]:
-        """Return what is staged, or the error that the body raised.
+        """Return the staged result, or the error that the body raised.
 
         Raises Fenced, CommitConflict and sqlite3.Error, after a rollback.
         """
@@ -243,7 +243,7 @@ class StepTransactions:
         return None, failure
 
     def _authorize(self, action: int, *details: str | None) -> int:
-        """Allow statements of the store. Those of a step are checked by its connection."""
+        """Allow statements of the store. Statements of a step are checked by the step's connection."""
         return sqlite3.SQLITE_OK if self._guard is None else self._guard.authorize(action, details)
 
 

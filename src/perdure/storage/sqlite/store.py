@@ -1,4 +1,4 @@
-"""The store in one SQLite file: one thread writes, another reads. perdure.ports says what the methods guarantee.
+"""The store in one SQLite file: one thread writes, another reads. The guarantees of the methods are in perdure.ports.
 
 This module writes batches. The other slices of the store, one for each noun, are in the modules of that name.
 """
@@ -27,12 +27,12 @@ from perdure.storage.sqlite.fleet import SqliteFleet
 from perdure.storage.sqlite.insertion import insertion
 from perdure.storage.sqlite.journals import SqliteJournals
 from perdure.storage.sqlite.mail import SqliteMail
-from perdure.storage.sqlite.pace import brisk_switching
 from perdure.storage.sqlite.records import SqliteRecords
 from perdure.storage.sqlite.retention import SqliteRetention
 from perdure.storage.sqlite.runs import SqliteRuns
 from perdure.storage.sqlite.steps import StepTransactions
 from perdure.storage.sqlite.streams import SqliteStreams
+from perdure.storage.sqlite.switch_interval import brisk_switching
 from perdure.storage.sqlite.tasks import SqliteTasks
 
 
@@ -60,7 +60,8 @@ class SqliteStore(
     transacts: Transacts = "plain"
 
     def __init__(self, path: str | Path) -> None:
-        # Resolved, since engines that open the file through different links must look at the same lock files.
+        # The path is resolved, since engines that open the file through different links must look at the same lock
+        # files.
         self.path = Path(path).resolve()
         super().__init__(Database(self.path))
         self._steps = StepTransactions(self._connect_steps)
@@ -86,7 +87,7 @@ class SqliteStore(
 
     def _commit(self, connection: sqlite3.Connection, *, planned: Plan) -> Committed:
         committed = commit(connection, planned)
-        self._db.files.check()  # Otherwise a commit that was not acknowledged would be missed as if it had been.
+        self._db.files.check()  # A commit that is lost, and so not acknowledged, must not be noted.
         self._db.signs.note(planned.batch.engine_id, planned.batch.number)
         return committed
 

@@ -19,7 +19,8 @@ _LAST = 2**63 - 1  # greater than any place in an activation
 
 
 def write(connection: sqlite3.Connection, batch: Batch) -> None:
-    """Write what the batch's runs publish and append. Forget the marks of what they may publish and append again."""
+    """Write the published values and stream items of a batch. Remove the marks of values and items that its runs may
+    publish and append again."""
     if batch.stream_items:
         for sql, variables in INSERT_STREAM_ITEMS.executions(_item_rows(connection, batch)):
             connection.execute(sql, variables)

@@ -27,10 +27,11 @@ class DatabaseThread:
     """Does work on one connection, one piece after the other, in the order in which it was submitted.
 
     Work is never interrupted. A caller that stops waiting does not undo it. If the file is locked for too long, all
-    work that was submitted meanwhile fails with the same error: otherwise each piece would wait for the lock again.
+    work that was submitted meanwhile fails with the same error. Otherwise each piece of work would wait for the lock
+    again.
 
     The thread is a daemon, so that a program that forgets to close its store still ends. With `checkpoints`, the thread
-    makes them when it has nothing else to do.
+    makes checkpoints when it has nothing else to do.
     """
 
     def __init__(
@@ -75,7 +76,8 @@ class DatabaseThread:
         """Do the work that was submitted, then close the connection."""
         if not self._stopping:
             self._stopping = True
-            # Not with the loop's executor: a program that closes its store at its very end no longer has one.
+            # The loop's executor is not used: a program that closes its store at its very end no longer has an
+            # executor.
             loop = asyncio.get_running_loop()
             closed: asyncio.Future[None] = loop.create_future()
             self._orders.put((sqlite3.Connection.close, loop, closed, math.inf))

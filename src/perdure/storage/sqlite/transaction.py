@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Generator[None]:
-    """Commit all or nothing: commits at the end, rolls back if anything is raised, and leaves the connection fit for
-    use."""
+    """Commit all writes of this block or none: commit at the end, or roll back if anything is raised. The connection
+    can be used afterwards."""
     connection.execute("begin immediate")
     try:
         yield

@@ -1,4 +1,4 @@
-"""What every store must do, as one suite of tests. Subclass it, say how to make a store, and run pytest:
+"""The conformance suite: tests that every store must pass. Subclass it, say how to make a store, and run pytest:
 
     class TestMyStore(StoreConformance):
         @pytest.fixture(autouse=True)
@@ -8,8 +8,8 @@
         def make_store(self):
             return MyStore(self.path)
 
-The tests are coroutines: any plugin that runs `async def` tests will do. If your store has transactions for steps, set
-`fails_in_steps` too.
+The tests are coroutines, so you need a plugin that runs `async def` tests. If your store has transactions for steps,
+set `fails_in_steps` too.
 """
 
 from perdure.testing.conformance.access import AccessRules
@@ -54,4 +54,4 @@ class StoreConformance(
     ClockRules,
     HostileReadRules,
 ):
-    """All rules of the port."""
+    """The tests of all rules that a store must follow."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from perdure.errors import CommitConflict
 from perdure.kernel.access import StoredSession, StoredToken
-from perdure.kernel.shared import SharedWrites
+from perdure.kernel.runless_rows import SharedWrites
 from perdure.testing.conformance.base import Rules, a_run, insert
 
 

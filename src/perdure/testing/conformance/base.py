@@ -27,7 +27,7 @@ def insert(run: Run, text: str = '"in"', outcome: Outcome | None = None) -> RunW
 
 
 def update(before: Run, *, outcome: Outcome | None = None, **changes: Any) -> RunWrite:
-    """Return a write of `before` with changes and the next version. It expects to find `before` in the store."""
+    """Return a write of `before` with changes and the next version. The write expects to find `before` in the store."""
     after = msgspec.structs.replace(before, **{"version": before.version + 1, **changes})
     return RunWrite(
         run=after,
@@ -80,7 +80,7 @@ CHECKOUT = {"checkout": "f"}
 
 
 class Author:
-    """An engine enrolled in a store: numbers its batches and sends them."""
+    """An engine that is enrolled in a store. It numbers its batches and sends them."""
 
     def __init__(self, store: Store, engine: Engine) -> None:
         self.store = store
@@ -94,7 +94,7 @@ class Author:
         return cls(store, await store.enroll(engine_id=engine_id, host="h", pid=1, workflows=workflows, at=1))
 
     def batch(self, *runs: RunWrite, **parts: Any) -> Batch:
-        """Return the next batch, not sent."""
+        """Return the next batch without sending it."""
         return Batch(
             engine_id=self.id,
             epoch=self.engine.epoch,
@@ -111,7 +111,7 @@ class Author:
     async def exchange(
         self, *runs: RunWrite, waits: Sequence[Wait] = (), events: Sequence[Event] = (), **parts: Any
     ) -> Committed:
-        """Commit waits on events and new events, numbered in this order."""
+        """Commit waits for events and new events, numbered in this order."""
         numbers = count(1)
         numbered = {
             (wait.run_id, wait.position, wait.option): msgspec.structs.replace(
@@ -130,7 +130,7 @@ class Author:
         )
 
     async def claim(self, limit: int = 100, **fingerprints: str) -> list[str]:
-        """Claim runs, by default of the workflow checkout; return their ids."""
+        """Claim runs, by default of the workflow checkout, and return their ids."""
         loaded = await self.store.claim(
             engine_id=self.id, epoch=self.engine.epoch, offers=offers(**fingerprints or CHECKOUT), limit=limit
         )
@@ -140,15 +140,16 @@ class Author:
 class Rules:
     """Tests of a store. A subclass says how to make a store.
 
-    If the store has transactions for steps, `fails_in_steps` is SQL that a step executes to have the database fail
-    under it, as when a disk is full or a connection breaks. `works_again` is SQL that ends it, on the same connection.
+    If the store has transactions for steps, set `fails_in_steps` to SQL that makes the database fail while a step uses
+    it, as a full disk or a broken connection would. `works_again` is SQL that ends this failure, on the same
+    connection.
     """
 
     fails_in_steps: Sequence[str] = ()
     works_again: Sequence[str] = ()
 
     def make_store(self) -> Store:
-        """Return a store, not opened, on the database of the running test. All stores of one test share the
+        """Return a store that is not open yet, on the database of the running test. All stores of one test share the
         database."""
         raise NotImplementedError
 

@@ -1,4 +1,5 @@
-"""Machines whose clocks are wrong: stores that have a clock agree on the time, and nobody is dead because of it."""
+"""Machines whose clocks are wrong. Stores that have a clock agree on the time, and no engine counts as dead because its
+machine's clock is wrong."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class ClockRules(Rules):
             set_machine(monkeypatch, skew_s)
             async with self.opened() as wrong:
                 if before is None or right.clock is None:
-                    assert wrong.clock is None  # Engines on such a store share the clock of one machine.
+                    assert wrong.clock is None  # Engines on a store without a clock share the clock of one machine.
                 else:
                     assert wrong.clock is not None
                     for now in (right.clock.now(), wrong.clock.now()):

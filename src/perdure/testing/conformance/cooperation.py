@@ -16,8 +16,8 @@ from perdure.kernel.cooperation import (
     stored_version,
 )
 from perdure.kernel.lineages import origin_of
+from perdure.kernel.runless_rows import HandlerChange, SharedWrites
 from perdure.kernel.runs import Hold
-from perdure.kernel.shared import HandlerChange, SharedWrites
 from perdure.kernel.status import Status
 from perdure.ports import Offer
 from perdure.testing.conformance.base import Author, Rules, a_run, a_wait, insert, update
@@ -61,7 +61,7 @@ def retired(*handlers: tuple[str, str]) -> SharedWrites:
 
 class CooperationRules(Rules):
     async def test_a_run_is_for_engines_with_its_topic(self) -> None:
-        """This includes a run that was stored without its topic."""
+        """A run that was stored without its topic is for engines with its topic too."""
         runs = {"orders": "orders", "bills": "bills", "old-orders": "", "old-bills": ""}
         async with self.author() as author:
             store = author.store
@@ -159,7 +159,8 @@ class CooperationRules(Rules):
             assert await author.store.emitted("m-2") is None
 
     async def test_what_is_needed_of_others_comes_with_a_run_and_what_is_not_does_not(self) -> None:
-        """The messages and keyed events of its ancestors and children are read with it; steps of others are not."""
+        """The messages and keyed events of a run's ancestors and children are read with the run. The steps of other
+        runs are not."""
         async with self.author() as author:
             await emit(author)
             await author.commit(
@@ -228,7 +229,7 @@ class CooperationRules(Rules):
             await author.commit(cooperation=Cooperation(events=[happened("r", 2, "CANCELLATION_REQUESTED")]))
 
     async def test_all_rows_of_a_large_batch_are_one_commit(self) -> None:
-        """Thousands of them, which a store may send in several statements."""
+        """The batch has thousands of rows, which a store may send in several statements."""
         names = [f"m-{number:05}" for number in range(MANY)]
         messages = [a_message(name) for name in names]
         events = [happened(seq=seq, message_id=name) for seq, name in enumerate(names, 1)]

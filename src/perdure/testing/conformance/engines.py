@@ -129,7 +129,7 @@ class EngineRules(Rules):
             for number in range(5):
                 await store.enroll(engine_id=f"e-{number}", host="h", pid=1, workflows=[], at=1)
                 await store.retire(f"e-{number}")
-            assert len(await store.engines()) <= 1  # A store may need the last one to number those that come.
+            assert len(await store.engines()) <= 1  # A store may need the last engine to number later ones.
             later = await store.enroll(engine_id="e-5", host="h", pid=1, workflows=[], at=1)
             assert later.epoch > 5
 
@@ -155,7 +155,7 @@ class EngineRules(Rules):
                 ("e-1", False),
                 ("e-3", True),
             ]
-            assert await other.claim() == ["r-1"]  # For its runs a dead engine and a forgotten engine are the same.
+            assert await other.claim() == ["r-1"]  # Runs of dead and of forgotten engines can be claimed alike.
             assert await other.store.purge(at=2 * day, keys_before=0, limit=10) == 1
 
     async def test_a_run_of_an_engine_that_nobody_knows_is_forsaken(self) -> None:

@@ -1,4 +1,5 @@
-"""Engines that share a store: which code each has, which hints it gets, what it finds when it polls."""
+"""Engines that share a store: the code that each engine has, the hints that it gets, and the changes that it finds when
+it polls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Reads with arguments that no database can hold: they may fail, and the store must be fit to write afterwards."""
+"""Reads with arguments that no database can hold. The reads may fail, but the store must be able to write
+afterwards."""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ class HostileReadRules(Rules):
     async def test_a_read_with_a_hostile_argument_leaves_the_store_fit_to_read_and_to_write(self, name: str) -> None:
         async with self.author() as author:
             for number, value in enumerate(HOSTILE):
-                with suppress(Exception):  # Engines check arguments first. Which error a store raises is its own.
+                with suppress(Exception):  # Engines check arguments first, so any error of the store will do.
                     await READS[name](author.store, value)
                 await author.commit(insert(a_run(f"r-{number}")))
                 assert set(await author.store.get([f"r-{number}"])) == {f"r-{number}"}

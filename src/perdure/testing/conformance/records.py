@@ -9,7 +9,7 @@ import pytest
 
 from perdure.errors import CommitConflict, CommitRefused
 from perdure.kernel.records import Record
-from perdure.kernel.shared import SharedWrites
+from perdure.kernel.runless_rows import SharedWrites
 from perdure.testing.conformance.base import Author, Rules, a_run, insert
 
 

@@ -1,4 +1,4 @@
-"""Transactions of steps, and the results that they stage. Stores without them refuse."""
+"""Transactions of steps, and the results that they stage. Stores without transactions for steps refuse them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Failed(Exception):
 
 
 class Notes:
-    """A table of the user's beside those of the store, with its own name."""
+    """A table of the user, beside the tables of the store, with a name of its own."""
 
     def __init__(self, author: Author) -> None:
         self.store = author.store
@@ -31,7 +31,8 @@ class Notes:
         self.name = f"notes_{uuid4().hex}"
 
     def body(self, place: StepPlace, *statements: str, error: BaseException | None = None) -> Callable[[Any], Any]:
-        """Return a body that executes these statements, and then ends. `notes` stands for the table."""
+        """Return a body that executes these statements, and then ends. In the statements, `notes` is replaced by the
+        name of the table."""
         texts = [statement.replace("notes", self.name) for statement in statements]
         staged = staged_at(place)
 
@@ -97,7 +98,7 @@ class StagingRules(Rules):
         return run
 
     async def _noted(self, author: Author) -> tuple[Notes, Run]:
-        """A run whose first step has made the table, and staged that."""
+        """Return the table, and a run whose first step has created the table and staged its result."""
         notes, run = Notes(author), await self._began(author)
         place = place_of(author, run)
         assert await author.store.transact(place, notes.body(place, CREATE)) == staged_at(place)
@@ -159,7 +160,7 @@ class StagingRules(Rules):
                 await author.commit(update(run, updated_at=200))
 
     def _doomed(self, notes: Notes, place: StepPlace, error: Exception | None) -> Callable[[Any], Any]:
-        """A body under which the database fails after it has written something."""
+        """Return a body that writes something, and then makes the database fail."""
         write, fail = notes.body(place, "insert into notes values (7)"), notes.body(place, *self.fails_in_steps)
 
         def plain(connection: Any) -> Staged:
@@ -332,7 +333,7 @@ class StagingRules(Rules):
             bodies = [
                 notes.body(place, " ".join(("insert into notes values (", place.position, ")"))) for place in places
             ]
-            turns = zip(places * 2, bodies * 2, strict=True)  # each of them twice
+            turns = zip(places * 2, bodies * 2, strict=True)  # each body twice
             await asyncio.gather(*[author.store.transact(place, body) for place, body in turns])
             assert await notes.numbers() == [*range(2, 22)]
 

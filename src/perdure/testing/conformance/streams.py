@@ -133,7 +133,7 @@ class StreamRules(Rules):
             journal = [an_entry(seq=1), an_entry(seq=2)]
             await author.commit(insert(a_run()), journal=journal, stream_items=said, published=published)
             await author.commit(archive=[("r-1", 2, 1)])
-            # The run replays, publishes again what it may not have published, and goes on.
+            # The run replays. It publishes again the values that may not have been published, and goes on.
             again = a_value("stale", (1, 9)) | a_value("stale", (0, 2), key="first")
             await author.commit(stream_items=said[:2], published=again)
             assert await _values(author.store) == {"first": "kept", "progress": "old"}

@@ -1,4 +1,4 @@
-"""Tasks, which are claimed, answered and withdrawn; and versioned records."""
+"""Tasks, when they are claimed, answered and withdrawn. Versioned records."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class TaskRules(Rules):
             got: list[str] = []
 
             async def work(author: Author, worker: str) -> None:
-                for _ in range(40):  # A claim may skip tasks that others are just taking, so ask until all are gone.
+                for _ in range(40):  # A claim may skip tasks that others are taking, so claim until none is left.
                     got.extend(await _claim(author.store, worker, limit=3))
 
             await asyncio.gather(*(work(author, f"w-{author.id}-{n}") for author in (one, other) for n in range(2)))
@@ -152,7 +152,7 @@ class TaskRules(Rules):
             assert await store.renew_lease(task_id="t-1", worker="w-1", at=95)
             task = await _task(store)
             assert (task.details, task.lease_until, task.beat_at) == ('"half"', 195, 95)
-            # Late, but nobody else has claimed it.
+            # The heartbeat is late, but no other worker has claimed the task.
             assert await store.renew_lease(task_id="t-1", worker="w-1", at=300)
             assert not await store.renew_lease(task_id="t-1", worker="w-2", at=300)
             assert not await store.renew_lease(task_id="t-9", worker="w-1", at=300)

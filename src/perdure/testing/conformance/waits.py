@@ -1,4 +1,4 @@
-"""Waits for the ends of runs, runs that did not have to suspend, children, and runs that are due."""
+"""Waits for the ends of runs, runs that went on without suspending, children, and runs that are due."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 `explore` finds steps that are not idempotent, code that is not deterministic, results that differ after a crash, and
 compensations that do not undo. The search is in explorer.py, one trial in trials.py, the wrapped bodies of steps in
-bodies.py, the fakes of services in world.py, and what was found in findings.py.
+bodies.py, the fakes of services in world.py, and the findings in findings.py.
 """
 
 from perdure.testing.explore.bodies import StepBroke

@@ -1,7 +1,7 @@
-"""The bodies of steps while a workflow is explored: recorded, made to fail, and held until it is their turn to end.
+"""The bodies of steps in an exploration. They are recorded, made to fail, and held until it is their turn to end.
 
-The bodies are wrapped where an engine runs them: async steps at the carriers, plain functions at the threads, the code
-of operations at its executor. Steps in worker processes and transactional steps of functions are not wrapped.
+The bodies are wrapped where an engine runs them: async steps in the carriers, plain functions in the threads, and the
+code of operations in its executor. Steps in worker processes and transactional steps of functions are not wrapped.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from perdure.testing.explore.world import World
 __all__ = ["Bodies", "Body", "StepBroke"]
 
 
-# Whether the body that the calling code belongs to is wrapped. Operations call their plain functions in threads.
+# Whether the current code is in a body that is wrapped already. This is needed because operations call their plain
+# functions in threads.
 _is_wrapped: ContextVar[bool] = ContextVar("perdure_explored_body", default=False)
 
 
 class StepBroke(Exception):
-    """Raised in place of a step's body, in a trial that explores what follows when the step fails."""
+    """Raised instead of running a step's body, in a trial in which that step fails."""
 
 
 class Body(Struct, frozen=True, kw_only=True):
@@ -80,7 +81,7 @@ class Bodies:
         self._world = world
         self._failing = failing
         self._is_holding = is_holding
-        self.mismatch = ""  # where the code asked for something else after a crash than before it
+        self.mismatch = ""  # where the code called something else after a crash than before it
         self._asked: dict[str, str] = {}  # by idempotency key: the step with its arguments
         self._calls: dict[str, tuple[str, int]] = {}  # by idempotency key: the step, and which of its calls it is
         self._calls_of: Counter[str] = Counter()
@@ -185,7 +186,7 @@ class Bodies:
         return body
 
     def _look(self, body: Body) -> None:
-        """Note what a body has changed in the world."""
+        """Note which places in the world a body has changed."""
         now = self._world.observe()
         for place, _, _ in self._world.differences(self._seen, now):
             self.wrote[place] = body.name
@@ -200,7 +201,7 @@ class Bodies:
                 await released
         finally:
             if self.held.get(body.label) is released:
-                del self.held[body.label]  # Its time was up, or its run was cancelled.
+                del self.held[body.label]  # The step timed out, or its run was cancelled.
 
 
 def _text(asked: tuple[Any, ...]) -> str:

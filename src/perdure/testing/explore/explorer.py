@@ -21,10 +21,10 @@ __all__ = ["explore"]
 
 log = logging.getLogger("perdure")
 
-# Where a process can die. A store that fails for a while concerns no workflow.
+# The points at which a process can die. Failures of the store are left out, because workflows do not notice them.
 _POINTS: tuple[Point, ...] = ("before", "before_effects", "after_effects")
-# How often the process dies at the same place and draws other random numbers afterwards: code that draws by lot must
-# have the chance to differ.
+# How often the process dies at the same place, with other random numbers afterwards. Code that uses random numbers must
+# have the chance to behave differently.
 _DRAWS = 4
 
 
@@ -48,10 +48,11 @@ async def explore(
     steps failing, and a cancellation at every commit. Return what went wrong.
 
     `call` is the call of a function or a graph, or a topic with a message for operations. `world` has fakes of the
-    services that the steps use: a class, or a mapping of the classes that the steps pass to `resource` to what makes
-    the fakes. Each trial has fresh ones, which outlive a crash. `observe` returns what a service contains; without it
-    that is its public attributes. `events` are sent to the run, the next one whenever the run waits. `drive` is called
-    with the environment and the run's handle, and does whatever else a run needs. Other options are the Engine's.
+    services that the steps use: a class, or a mapping from the classes that the steps pass to `resource` to functions
+    that make the fakes. Each trial has fresh fakes. They outlive a crash. `observe` returns the content of a service;
+    by default, that is its public attributes. `events` are sent to the run, the next event whenever the run waits.
+    `drive` is called with the environment and the run's handle, and does anything else that the run needs. All other
+    options are passed to the Engine.
 
     A finding says that
 
@@ -61,8 +62,8 @@ async def explore(
     - the run was rolled back, and the world is not as it was before the run,
     - the run is stuck: it waits for something that never comes.
 
-    Of each kind, one finding for each set of steps is reported. `only` runs a single trial, which a finding names.
-    Everything is in memory and in virtual time. Raises InvalidArguments.
+    For each kind of finding and each set of steps, one finding is reported. `only` runs a single trial: pass the name
+    that a finding has. Everything happens in memory and in virtual time. Raises InvalidArguments.
 
         report = await explore(checkout("o-17"), world=Bank)
         report.check()
@@ -77,7 +78,7 @@ async def explore(
         options=options,
     )
     state, level = random.getstate(), log.level
-    log.setLevel(logging.CRITICAL)  # The disturbances provoke warnings and errors.
+    log.setLevel(logging.CRITICAL)  # The disturbances cause warnings and errors.
     try:
         return await _Explorer(subject, points, commits_max, orders_max, trials_max).run(only)
     finally:
@@ -146,7 +147,7 @@ class _Explorer:
                     await self._try(Disturbance(point=point, commit=commit, failing=failing, draw=draw), expected)
 
     async def _order(self) -> tuple[int, bool]:
-        """Let steps end in every order. Return how many orders were tried, and whether these are all."""
+        """Let steps end in every order. Return how many orders were tried, and whether these are all orders."""
         waiting: deque[tuple[int, ...]] = deque([()])
         tried = 0
         while waiting and tried < self._orders_max and not self._is_over:

@@ -1,4 +1,4 @@
-"""What an exploration has found, and the report about it."""
+"""The findings of an exploration, and the report about them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Kind = Literal["not idempotent", "not deterministic", "result differs", "not und
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """A mistake: what kind it is, the steps that it concerns, what was seen, and the trial that shows it.
+    """A mistake in the workflow: its kind, the steps that it concerns, what was seen, and the trial that shows it.
 
     `explore(…, only=finding.trial)` runs just that trial.
     """
@@ -35,8 +35,11 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Exploration(Struct, frozen=True, kw_only=True):
-    """The report of an exploration. `outcomes` has each way in which the undisturbed run may end, by the order in which
-    its steps end. `is_complete` says that all orders were tried."""
+    """The report of an exploration.
+
+    `outcomes` has each way in which the undisturbed run may end, depending on the order in which its steps end.
+    `is_complete` says whether all orders were tried.
+    """
 
     call: str
     trials: int
@@ -76,7 +79,7 @@ def finding_of(trial: Trial, expected: Trial) -> Finding | None:
         return _finding(trial, "not undone", steps, f"the run was rolled back, and this is left: {_places(left)}")
     if disturbance.point is None:
         return None
-    # The process died: everything must be as if it had not.
+    # The process died. Everything must be as if it had not died.
     if differing := World.differences(expected.after, trial.after):
         repeated = {label.partition("#")[0] for label in trial.bodies.repeated}
         wrote = [trial.bodies.wrote[place] for place, _, _ in differing if place in trial.bodies.wrote]

@@ -37,7 +37,8 @@ Drive = Callable[[Environment, RunHandle[Any] | RootHandle], Awaitable[object]]
 
 
 class Subject(Struct, frozen=True, kw_only=True):
-    """What is explored: the call, the code, the world around it, and what is sent to the run."""
+    """The subject of an exploration: the call, the code, the world around it, and the events that are sent to the
+    run."""
 
     call: Call
     workflows: list[Any] | None
@@ -49,18 +50,19 @@ class Subject(Struct, frozen=True, kw_only=True):
 
 
 class Disturbance(Struct, frozen=True, kw_only=True):
-    """What goes wrong in a trial: a crash or a cancellation at a commit, a step that fails, or an order of ends."""
+    """The disturbance of a trial: a crash or a cancellation at a commit, a step that fails, or an order in which steps
+    end."""
 
     point: Point | None = None
     commit: int = 0
     failing: str = ""
     is_cancelled: bool = False
     order: tuple[int, ...] | None = None
-    draw: int = 0  # Trials that differ only in this draw other random numbers.
+    draw: int = 0  # Trials that differ only in this number use different random numbers.
 
     @property
     def name(self) -> str:
-        """A short name, which `only` takes: "before@3", "fail:charge#1", "fail:charge#1+before@3", "cancel@2",
+        """A short name, for the option `only`: "before@3", "fail:charge#1", "fail:charge#1+before@3", "cancel@2",
         "order:0,1"."""
         parts = [f"fail:{self.failing}"] if self.failing else []
         if self.is_cancelled:
@@ -109,8 +111,8 @@ class Disturbance(Struct, frozen=True, kw_only=True):
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """How the run ended. `held` and `stuck` are statuses here as well: the run cannot go on, or waits for nothing that
-    comes."""
+    """How the run ended. Here `held` and `stuck` are statuses too: a held run cannot go on, and a stuck run waits for
+    something that never comes."""
 
     status: str
     output: Any = None
@@ -118,7 +120,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 class Trial(Struct, kw_only=True):
-    """What was seen in a trial."""
+    """The observations of a trial."""
 
     disturbance: Disturbance
     outcome: Outcome
@@ -127,7 +129,7 @@ class Trial(Struct, kw_only=True):
     bodies: Bodies
     commits: int
     restarts: int
-    choices: list[tuple[int, int]]  # in the order of ends: what was chosen, of how many
+    choices: list[tuple[int, int]]  # for each choice: the number of the option, of how many
 
 
 async def run_trial(subject: Subject, disturbance: Disturbance) -> Trial:
@@ -136,14 +138,14 @@ async def run_trial(subject: Subject, disturbance: Disturbance) -> Trial:
 
 
 class _ExploredEnvironment(Environment):
-    """An environment whose engines' steps are seen by `bodies`."""
+    """An environment in which `bodies` wraps the steps of all engines."""
 
     bodies: Bodies
     draw = 0
 
     def new_engine(self, store: Store) -> Engine:
         self.bodies.release_all()
-        # All trials draw the same before a crash, and something else after it.
+        # All trials use the same random numbers before a crash, and other numbers after it.
         random.seed(f"{self.restarts}/{self.draw if self.restarts else 0}")
         engine = super().new_engine(store)
         self.bodies.wrap(engine)
@@ -151,7 +153,7 @@ class _ExploredEnvironment(Environment):
 
 
 class _CountingFault(Fault):
-    """No fault: it counts the commits, and calls `reached` after the commit with a number."""
+    """A fault that never strikes. It counts the commits, and calls `reached` after the commit with a given number."""
 
     def __init__(self, commit: int = 0, reached: Callable[[], object] | None = None) -> None:
         super().__init__("busy", times=0)
@@ -215,7 +217,7 @@ class _Run:
         return _CountingFault()
 
     async def _scenario(self, env: Environment) -> Outcome:
-        """Start the run, or find it again after a crash, and see it to its end."""
+        """Start the run, or find it again after a crash, and wait until it has ended."""
         assert isinstance(env, _ExploredEnvironment)
         subject = self._subject
         run = await _started(env.engine, subject.call)
@@ -248,7 +250,8 @@ class _Run:
         await run.cancel("to see what is undone")
 
     async def _settle_in_order(self, env: _ExploredEnvironment, run: RunHandle[Any] | RootHandle) -> None:
-        """Let steps end and timers fire, one at a time, in the order that the disturbance says, until none is left."""
+        """Let steps end and timers fire, one at a time, in the order that the disturbance gives, until no step and no
+        timer is left."""
         order = self._disturbance.order or ()
         jumps = 0
         while jumps < _JUMPS_MAX:
@@ -262,7 +265,7 @@ class _Run:
                 continue
             due = await _due(run)
             if due is not None:
-                options.append(None)  # The time passes first.
+                options.append(None)  # This option lets time pass first.
             number = len(self._choices)
             chosen = order[number] if number < len(order) else 0
             self._choices.append((chosen, len(options)))
@@ -289,7 +292,7 @@ async def _driven(drive: Drive, env: Environment, run: RunHandle[Any] | RootHand
 
 
 async def _outcome(run: RunHandle[Any] | RootHandle) -> Outcome | None:
-    """Return how a run has ended, or that it is held; None if it goes on."""
+    """Return how a run has ended, or that it is held. Return None if it goes on."""
     if isinstance(run, RootHandle):
         views = _views((await run.tree()).children)
     else:

@@ -1,4 +1,4 @@
-"""The world outside an explored workflow: fakes of the services that its steps use, and what they contain."""
+"""The world outside an explored workflow: fakes of the services that its steps use, and their content."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class World:
         return {kind: _always(service) for kind, service in self._services.items()}
 
     def observe(self) -> Snapshot:
-        """Return a copy of all that the services contain."""
+        """Return a copy of the content of all services."""
         found: Snapshot = {}
         for kind, service in self._services.items():
             content = _content(service) if self._observe is None else self._observe(service)
@@ -44,7 +44,7 @@ class World:
 
     @staticmethod
     def differences(before: Any, after: Any) -> list[tuple[str, Any, Any]]:
-        """Return the places that differ between two snapshots, with what was there before and after."""
+        """Return the places that differ between two snapshots, each with its values before and after."""
         return list(_differences("", before, after))
 
 

@@ -12,8 +12,9 @@
 
     simulation.run(scenario())
 
-Engines can be paused past their lease, woken, killed and restarted. Calls to the database are delayed, fail, or have an
-unknown outcome, as the `Weather` says. The same seed gives the same history: `simulation.trace`.
+Engines can be paused for longer than their lease, woken, killed and restarted. Calls to the database are delayed, fail,
+or have an unknown outcome, with the probabilities of the `Weather`. The same seed gives the same history:
+`simulation.trace`.
 
 `python -m perdure.testing.simulate` runs Perdure's own scenarios (see scenario.py), which look for anything that is
 lost, duplicated or stuck.

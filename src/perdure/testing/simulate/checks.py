@@ -1,4 +1,4 @@
-"""What must be true when a simulated fleet has nothing left to do."""
+"""Checks of the stored data when a simulated fleet has nothing left to do."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["Expected", "check_rest"]
 
 
 class Expected:
-    """What a scenario sent and started."""
+    """The events that a scenario sent and the runs that it started, with their expected results."""
 
     def __init__(self) -> None:
-        self.plans: dict[str, Plan] = {}  # run id -> what it must have done
+        self.plans: dict[str, Plan] = {}  # run id -> the plan that it must have done
         self.victims: set[str] = set()  # runs that may have been cancelled
         self.jobs: set[int] = set()
         self.notices: set[int] = set()
@@ -92,7 +92,7 @@ def _journeys(database: MemoryDatabase, expected: Expected) -> Iterator[str]:
 
 
 def _letters(database: MemoryDatabase, expected: Expected) -> Iterator[str]:
-    """Check that an event which its run never read is exactly one dead letter."""
+    """Check that each event that its run never read is exactly one dead letter."""
     found = Counter(json.loads(letter.value)["number"] for letter in database.tables.letters.values())
     if doubled := sorted(number for number, times in found.items() if times > 1):
         yield f"letters {doubled} are there more than once"
@@ -132,7 +132,7 @@ def _events(database: MemoryDatabase, expected: Expected) -> Iterator[str]:
 
 
 def _read(database: MemoryDatabase) -> Iterator[tuple[str, str, int]]:
-    """Return run, name and number of each event that was read, from all journals."""
+    """Return the run, the name and the number of each event that was read, from all journals."""
     for run_id, entries in database.journal.items():
         for entry in entries.values():
             if entry.kind == "wait" and entry.value is not None:

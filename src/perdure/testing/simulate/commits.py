@@ -1,8 +1,9 @@
-"""A commit of a simulated database: the statements of one transaction, with other transactions' between them.
+"""A commit of a simulated database: the statements of one transaction. Statements of other transactions may come
+between them.
 
 The transaction first checks the fence, then locks the names of events, then rows. Only then does it read for matching,
-one statement per question. If a row could not be locked at first, it is read again once its lock is there. If it has
-changed, the batch must be resent.
+with one statement per question. If the transaction has to wait for the lock of a row, it reads the row again once it
+has the lock. If the row has changed, the batch must be resent.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Commit:
         self._owners: dict[str, str | None] = {}  # the owners of winners, by run id
 
     async def run(self, fate: Fate) -> Committed:
-        """Apply the batch. Raises the errors of Store.commit. `fate` may make it fail at the end."""
+        """Apply the batch. Raises the errors of Store.commit. `fate` may make the commit fail at the end."""
         batch, transaction, bugs = self._batch, self._transaction, self._bugs
         await transaction.statement()
         if Bug.NO_FENCE not in bugs:
@@ -69,7 +70,7 @@ class Commit:
     # Locks.
 
     async def _lock_names(self) -> None:
-        """Lock the names of events first, in a separate statement, so that matching reads after it."""
+        """Lock the names of events first, in a separate statement, so that matching reads after the locks are taken."""
         returned, left = self._names_to_return(), self._names_to_leave()
         alone = {event.name for event in self._batch.events if event.run_id is None} | returned
         together = {wait.name for wait in self._batch.waits.values() if wait.kind == "event"} | left
@@ -111,7 +112,8 @@ class Commit:
                     yield wait
 
     async def _lock_rows(self) -> None:
-        """Lock the rows that are written, those that must not change, and those whose end is waited for."""
+        """Lock the rows that are written, the rows that must not change, and the rows of runs whose end is waited
+        for."""
         batch, transaction = self._batch, self._transaction
         targets = {wait.target for wait in batch.waits.values() if wait.target is not None}
         for run_id in sorted({*batch.runs, *batch.guards, *targets}):
@@ -131,8 +133,8 @@ class Commit:
         await transaction.lock([("wait", position) for position in sorted(positions)], exclusive=True)
 
     async def _lock_winners(self, settlement: Settlement) -> None:
-        """Check that won positions are still open, and draw the ids of mail. The owner of a run that won something gets
-        mail, so the owner must not change until the commit."""
+        """Check that won positions are still open, and draw the ids of mail. The owner of a run that has won something
+        gets mail, so the owner must not change until the commit."""
         memory, batch, transaction = self._memory, self._batch, self._transaction
         put = {(wait.run_id, wait.position) for wait in batch.waits.values()}
         won = sorted({(one.run_id, one.position) for one in settlement.found.won} - put)
@@ -153,7 +155,7 @@ class Commit:
     async def _match(self) -> Settlement:
         """Match the batch's events and waits."""
         tables, transaction = self._memory.tables, self._transaction
-        self._base = tables.numbered(self._batch)  # From a sequence: numbers of a transaction that fails are lost.
+        self._base = tables.numbered(self._batch)  # From a sequence: a transaction that fails loses its numbers.
         settlement = await self._settled()
         await transaction.lock([("event", event.id) for event in settlement.moved], exclusive=True)
         queue = tables.events.get("", {})
@@ -173,7 +175,7 @@ class Commit:
             return settlement
 
     def _answer(self, question: Question) -> Any:
-        """Answer a question from the tables as committed now, and this transaction's own writes."""
+        """Answer a question from the committed tables and from this transaction's own writes."""
         tables = (self._snapshot or self._memory.tables).copied()
         tables.begin(self._batch, self._base)
         statuses = {run_id: stored.run.status for run_id, stored in self._memory.runs.items()}

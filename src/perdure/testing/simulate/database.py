@@ -1,8 +1,8 @@
 """A simulated database with many writers: transactions made of statements, as in Postgres with READ COMMITTED.
 
-Between two statements other transactions get a turn. Each statement sees what is committed when it starts, and its own
-transaction's writes. A statement that had to wait for a lock reads the row again once it has the lock. All writes of a
-transaction become visible at once, at its end. The tables are those of the store in memory.
+Between two statements other transactions get a turn. Each statement sees the data that is committed when it starts, and
+the writes of its own transaction. A statement that had to wait for a lock reads the row again once it has the lock. All
+writes of a transaction become visible at once, at its end. The tables are those of the store in memory.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ SERVER = "database"
 
 
 class SimulatedDatabase:
-    """The database that simulated stores share. With a lease, engines are alive while they renew their heartbeat;
-    without one (None), while their store is open."""
+    """The database that simulated stores share. With a lease, engines are alive while they renew their heartbeat.
+    Without a lease (None), engines are alive while their store is open."""
 
     def __init__(
         self,
@@ -60,11 +60,12 @@ class SimulatedDatabase:
         self.lapsed: set[str] = set()  # with LATE_MARKING: engines that are still to be marked dead
 
     async def serve(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something in the database's own process. It goes on there even if the caller dies."""
+        """Do some work in the database's own process, and return its result. The work goes on even if the caller
+        dies."""
         return await asyncio.shield(self.start(work))
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Do something in the database's own process without waiting for it."""
+        """Start some work in the database's own process without waiting for it."""
         context = copy_context()
         context.run(process_name.set, SERVER)
         task = asyncio.get_running_loop().create_task(work, context=context)
@@ -101,7 +102,8 @@ class SimulatedDatabase:
             self.beats[engine_id] = asyncio.get_running_loop().time()
 
     def renew_sign(self, engine_id: str) -> bool:
-        """Renew an engine's heartbeat. Returns False if it has none: it was marked dead, or has signed off."""
+        """Renew an engine's heartbeat. Returns False if the engine has no heartbeat, because it was marked dead or has
+        signed off."""
         if engine_id not in self.beats:
             return False
         self.beats[engine_id] = asyncio.get_running_loop().time()
@@ -140,7 +142,8 @@ class SimulatedDatabase:
             return dead
 
     def _mark_dead(self, engine_ids: Iterable[str]) -> None:
-        """Mark engines dead and remove their heartbeats, so that a process that wakes up later has none to renew."""
+        """Mark engines dead and remove their heartbeats, so that a process that wakes up later has no heartbeat to
+        renew."""
         engines = self.memory.engines
         for engine_id in engine_ids:
             engines[engine_id] = replace(engines[engine_id], alive=False)
@@ -154,7 +157,7 @@ class SimulatedDatabase:
             self.take_back_sign(engine_id)
 
     async def claim(self, engine_id: str, claim: Callable[[], Coroutine[Any, Any, list[LoadedRun]]]) -> list[LoadedRun]:
-        """Claim runs. Rows that others have locked are skipped. What the runs wait for is read once they are
+        """Claim runs. Rows that others have locked are skipped. The waits of the runs are read after the runs are
         claimed."""
         memory = self.memory
         async with self.transaction() as transaction:
@@ -218,7 +221,7 @@ class SimulatedDatabase:
         return slot in self.memory.replies or any(one.slot == slot for one in self.memory.mail.values())
 
     def _put_mail(self, *mail: Mail) -> None:
-        """Insert mail. Ids are drawn before mail is visible, so mail that becomes visible later may have a smaller
+        """Insert mail. Ids are drawn before the mail is visible, so mail that becomes visible later may have a smaller
         id."""
         for one in mail:
             self.memory.mail[one.id] = one
@@ -227,7 +230,7 @@ class SimulatedDatabase:
     # Commits.
 
     async def commit(self, batch: Batch, fate: Fate) -> Committed:
-        """Apply a batch. Raises the errors of Store.commit. `fate` may make it fail at the end."""
+        """Apply a batch. Raises the errors of Store.commit. `fate` may make the commit fail at the end."""
         what = f"batch {batch.number} of {self.processes.get(batch.engine_id, batch.engine_id)}"
         try:
             async with self.transaction() as transaction:

@@ -1,4 +1,5 @@
-"""Scenarios that show each of the deliberate bugs soon: they contain what the bug needs, and little else."""
+"""Scenarios that soon show each of the deliberate bugs. Each contains the things that its bug needs, and little
+else."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ _MEETING = Mix(
     weather=lambda _: Weather(latency_s=0.1),
 )
 
-# Engines that wake up when others are about to take over from them, in the middle of long rows of steps.
+# Engines that wake up when others are about to take over their runs, in the middle of long series of steps.
 _TAKEOVER = Mix(
     **_NOTHING_ELSE,
     engines=(2, 2),

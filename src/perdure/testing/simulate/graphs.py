@@ -17,8 +17,8 @@ __all__ = ["DRAWN", "Drawn"]
 
 
 class Drawn(Struct, kw_only=True):
-    """A graph's input, and what else its run needs: events, and jobs in these lanes. `expected` is its output, or a
-    function that says whether an output is right."""
+    """A graph's input, and the other things that its run needs: events, and jobs in these lanes. `expected` is the
+    graph's output, or a function that says whether an output is right."""
 
     name: str
     input: Any
@@ -164,7 +164,7 @@ _turns()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is drawn
+# Random inputs
 
 
 def _items(lot: Random, seconds: Seconds, least: int = 0) -> list[Any]:

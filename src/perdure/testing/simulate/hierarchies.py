@@ -1,8 +1,8 @@
 """A seeded mix of hierarchies of operations on a fleet whose engines have different handlers, with faults.
 
 Hierarchies are emitted, cancelled (one by one, or by tokens) and undone. Operations call functions. A service and a
-person register late, and the person may be released again. Then the faults stop, and every hierarchy must have ended as
-a whole. Once a cancellation was answered, no further step of what it cancels may begin.
+person register late, and the person may be released again. Then the faults stop, and every hierarchy must end as a
+whole. Once a cancellation was answered, no further step of the cancelled runs may begin.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def _operation(name: str, level: int) -> Operation[dict[str, Any]]:
 
 
 class _Cancelled(Struct):
-    """What was cancelled, according to the answers: hierarchies and runs by their ids, and tokens by their names. Also
-    the steps that have begun nevertheless."""
+    """The cancellations that were answered: hierarchies and runs by their ids, and tokens by their names. Also the
+    steps that began although they were cancelled."""
 
     ids: set[str] = field(default_factory=set[str])
     tokens: set[str] = field(default_factory=set[str])
@@ -142,7 +142,7 @@ OPERATIONS: Final = {name: _operation(name, level) for name, level in (_LEVELS |
 
 
 class _Root(Struct):
-    """What was emitted, and what else was requested."""
+    """A message that was emitted, and the other requests about it."""
 
     message: dict[str, Any]
     is_cancelled: bool = False
@@ -158,7 +158,7 @@ def simulate_hierarchies(seed: int, *, bugs: Iterable[Bug] = (), mix: Mix = MIX)
     cancelled = _cancelled.set(scenario.cancelled)
     try:
         simulation.run(scenario.run())
-    except Exception as error:  # noqa: BLE001 - whatever it is, the seed and its trace are wanted
+    except Exception as error:  # noqa: BLE001 - whatever the error is, the report must have the seed and its trace
         problem = f"{type(error).__name__}: {error}"
     finally:
         _cancelled.reset(cancelled)
@@ -243,7 +243,7 @@ class _Scenario:
             if not registry.unannounced:
                 return
 
-    # Who asks for what.
+    # Requests of callers.
 
     def _message(self) -> dict[str, Any]:
         lot, names = self.lot, list(_LEVELS)
@@ -297,7 +297,7 @@ class _Scenario:
                     return await self.lot.choice(able).call(request)
             await asyncio.sleep(0.1 + self.lot.random())
 
-    # Who comes late.
+    # Handlers that register late.
 
     async def _latecomer(self) -> None:
         """Add a late service, or a person, or nothing."""
@@ -320,13 +320,13 @@ class _Scenario:
             await self._insist(lambda engine: engine.topics.retire(topic, _PERSON, release=True))
 
     async def _act(self) -> None:
-        """Complete what the person is asked for, and undo it."""
+        """Complete the runs of the person, and undo those that must be undone."""
         found = await self._insist(lambda engine: engine.runs.list(workflow=_PERSON))
         for run in found.runs:
-            with suppress(Misuse):  # Its emitter has given up meanwhile, or a request that seemed lost has arrived.
+            with suppress(Misuse):  # The emitter has given up meanwhile, or a request that seemed lost has arrived.
                 await self._insist(partial(_answer, run_id=run.id, status=run.status))
 
-    # What goes wrong.
+    # Faults.
 
     async def _pause(self) -> None:
         lot = self.lot
@@ -351,7 +351,7 @@ class _Scenario:
     def _member(self) -> Member:
         return self.lot.choice(list(self.simulation.members.values()))
 
-    # What the result must be.
+    # Checks of the result.
 
     async def _check(self, database: MemoryDatabase) -> None:
         store = MemoryStore(database)

@@ -12,7 +12,7 @@ from perdure.errors import StoreBusy
 
 __all__ = ["Holder", "Key", "Locks"]
 
-Key = tuple[str, str]  # what kind of thing, which one
+Key = tuple[str, str]  # the kind of a thing, and its name
 
 _WAIT_MAX_S: Final = 2.0
 
@@ -33,14 +33,15 @@ class _Request(Struct, eq=False):
 
 
 class Locks:
-    """The locks. A transaction that waits too long (most likely in a deadlock) gets StoreBusy, as by a lock timeout."""
+    """The locks. A transaction that waits too long, most likely in a deadlock, gets StoreBusy, as after a lock
+    timeout."""
 
     def __init__(self) -> None:
         self._holders: dict[Key, dict[Holder, bool]] = {}
         self._waiting: dict[Key, deque[_Request]] = {}
 
     async def take(self, holder: Holder, key: Key, *, exclusive: bool) -> bool:
-        """Take a lock; return whether it had to wait. Raises StoreBusy."""
+        """Take a lock, and return whether the holder had to wait. Raises StoreBusy."""
         if key in holder.held and holder.held[key] >= exclusive:
             return False
         if not self._waiting.get(key) and self._is_free(holder, key, exclusive):

@@ -1,7 +1,8 @@
 """The event loop of a simulation: several simulated processes, virtual time, and random turns.
 
-A callback belongs to the process in whose context it was made, and so do the callbacks and tasks that it makes. The
-callbacks of one process keep their order, as asyncio guarantees. Between processes there is no guarantee.
+A callback belongs to the process in whose context it was created. The callbacks and tasks that it creates belong to
+that process too. The callbacks of one process keep their order, as asyncio guarantees. Between processes there is no
+guarantee.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ process_name: ContextVar[str] = ContextVar("process_name", default="")
 
 
 class Stuck(InvariantViolated):
-    """Nothing can happen any more, or callbacks run for ever without time going on."""
+    """Nothing can happen any more, or callbacks run for ever while no time passes."""
 
 
 class Process:
@@ -69,7 +70,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     # Processes.
 
     def process(self, name: str) -> Process:
-        """Return the process of this name, a new one if there is none."""
+        """Return the process of this name. If there is none, create it."""
         known = self._processes.get(name)
         if known is None:
             known = self._processes[name] = Process(name, len(self._processes))
@@ -94,7 +95,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     # Running.
 
     def run_until_complete(self, future: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Run until a coroutine or future is done; return its result. Raises Stuck."""
+        """Run until a coroutine or future is done, and return its result. Raises Stuck."""
         if self._running or self._closed:
             raise Misuse("this loop runs already, or is closed")
         done: asyncio.Future[Any] = asyncio.ensure_future(future, loop=self)
@@ -109,7 +110,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return done.result()
 
     def run_out(self) -> None:
-        """Cancel all tasks, and run what is ready until nothing is. No time passes."""
+        """Cancel all tasks, and run callbacks until none is ready. No time passes."""
         for process in self._processes.values():
             process.paused = False
         self._turns_max = self.turns + _TURNS_MAX
@@ -151,7 +152,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             _, _, process, handle = heapq.heappop(timers)
             process.ready.append(handle)
 
-    # What asyncio needs.
+    # Methods that asyncio calls.
 
     def time(self) -> float:
         return self.now_us / 1_000_000

@@ -25,12 +25,12 @@ __all__ = [
     "targets_in",
 ]
 
-RECEIVING: Final = ("hear", "hear_in_time", "meet")  # tasks that need an event for their run
+RECEIVING: Final = ("hear", "hear_in_time", "meet")  # tasks that need an event
 CROWDED_S: Final = 5.0  # how far apart crowded moments are
 
 
 class Mix(Struct, frozen=True, kw_only=True):
-    """The parameters of a scenario: how much of what it may draw."""
+    """The parameters of a scenario: ranges and chances for its random choices."""
 
     engines: tuple[int, int] = (2, 4)
     runs: tuple[int, int] = (4, 10)
@@ -62,10 +62,10 @@ class Mix(Struct, frozen=True, kw_only=True):
     # In addition to runs with plans.
     graphs: tuple[int, int] = (0, 3)
     travellers: tuple[int, int] = (0, 2)
-    tokens: tuple[int, int] = (0, 3)  # by which hierarchies of operations are cancelled
+    tokens: tuple[int, int] = (0, 3)  # tokens that cancel hierarchies of operations
     deadlines: tuple[int, int] = (0, 1)
     letters: tuple[int, int] = (0, 3)
-    continued: float = 0.2  # the chance that a plan begins with some
+    continued: float = 0.2  # the chance that a plan begins with continuations
     weather: Callable[[Random], Weather] = lambda lot: Weather(
         slow=lot.choice((0, 0.02, 0.1)),
         slow_s=lot.choice((0.05, 0.5, 4.0)),
@@ -87,7 +87,7 @@ MIXES: Final[dict[str, Mix]] = {
 
 
 class Planner:
-    """Draws plans."""
+    """Makes random plans."""
 
     def __init__(self, mix: Mix, lot: Random) -> None:
         self.mix = mix
@@ -95,7 +95,7 @@ class Planner:
         self.is_crowded = lot.random() < mix.crowded
 
     def plan(self, targets: list[str], depth: int = 0) -> Plan:
-        """Draw a plan whose tasks may wait for the ends of these runs."""
+        """Make a random plan. Its tasks may wait for the ends of these runs."""
         length = self.lot.randint(*self.mix.tasks) if depth == 0 else self.lot.randint(1, 2)
         tasks = [self._task(targets, depth) for _ in range(length)]
         if depth == 0 and self.mix.continued and self.lot.random() < self.mix.continued:
@@ -159,7 +159,7 @@ def _tasks(plan: Plan) -> list[Task]:
 
 
 def said_in(plan: Plan) -> list[tuple[int, int]]:
-    """Return what a run of this plan appends to its stream: labels, and how many items of each."""
+    """Return the items that a run of this plan appends to its stream: labels, and how many items each has."""
     own = [part for task in plan if task[0] == "both" for part in task[1:]]
     return [(task[1], task[2]) for task in plan if task[0] == "say"] + [said for part in own for said in said_in(part)]
 
@@ -173,5 +173,5 @@ def lanes_in(plans: list[Plan]) -> list[int]:
 
 
 def notices_in(plan: Plan) -> int:
-    """Return how many Notice events a run of this plan reads at most. Its children read theirs."""
+    """Return how many Notice events a run of this plan reads at most, without those that its children read."""
     return sum(task[0] == "notice" for task in _tasks(plan))

@@ -16,7 +16,7 @@ Fate = Literal["", "busy", "unknown", "unknown_lost", "unknown_late"]
 
 
 class Weather(Struct, frozen=True, kw_only=True):
-    """The probability of each fault, per call. `slow` is that of a delay of up to `slow_s`."""
+    """The probability of each fault, per call. `slow` is the probability of a delay of up to `slow_s`."""
 
     slow: float = 0.0
     slow_s: float = 0.0
@@ -31,7 +31,8 @@ FINE = Weather()
 
 
 class Network:
-    """Draws what happens to calls. Without a random generator nothing takes any time, and others get a turn."""
+    """Chooses at random what happens to calls. Without a random generator, calls take no time, but other tasks get a
+    turn."""
 
     def __init__(self, lot: Random | None = None, weather: Weather = FINE) -> None:
         self.weather = weather
@@ -55,8 +56,8 @@ class Network:
             raise StoreBusy("the call did not get through, as drawn by lot")
 
     def fate(self) -> Fate:
-        """Draw what happens to a commit: it is refused before anything is done, or its outcome stays unknown. Then it
-        succeeded, it did not, or it succeeds later."""
+        """Choose at random what happens to a commit. It may be refused before anything is done, or its outcome may stay
+        unknown. A commit with an unknown outcome has succeeded, has failed, or succeeds later."""
         lot, weather = self._lot, self.weather
         if lot is None:
             return ""

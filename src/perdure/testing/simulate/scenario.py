@@ -59,7 +59,7 @@ def simulate(seed: int, *, bugs: Iterable[Bug] = (), mix: Mix = MIX) -> Report:
     problem = ""
     try:
         simulation.run(scenario.run())
-    except Exception as error:  # noqa: BLE001 - whatever it is, the seed and its trace are wanted
+    except Exception as error:  # noqa: BLE001 - whatever the error is, the report must have the seed and its trace
         problem = f"{type(error).__name__}: {error}"
     loop = simulation.loop
     simulation.note(f"ends after {loop.turns} turns, schedule {loop.schedule:08x}")
@@ -135,7 +135,7 @@ class _Scenario:
             *self.simulation.errors,
         ]
 
-    # What callers request.
+    # Requests of callers.
 
     def _clients(self) -> list[Any]:
         lot = self.lot
@@ -247,7 +247,7 @@ class _Scenario:
         for number in range(times):
             await self._moment(1 / times)
             key = f"{run_id}/{number}"
-            # The run may have got everything, and only the reply was lost; its result is checked in the end.
+            # Perhaps the run has got everything, and only the reply was lost. The run's result is checked in the end.
             with suppress(RunFinished):
                 await self._ask_until_answered(partial(_send, Word(number=number), run_id, key))
 
@@ -256,7 +256,7 @@ class _Scenario:
         await self._ask_until_answered(partial(_send, event, None, key))
 
     async def _cancel(self, run_id: str, started: asyncio.Event | None = None) -> None:
-        """Cancel a run, whether it exists by then or not; with `started`, soon after it was started."""
+        """Cancel a run, even if it does not exist yet. With `started`, cancel it soon after it was started."""
         if started is not None:
             await started.wait()
         await self._moment(1.0 if started is None else 0.1)
@@ -273,7 +273,7 @@ class _Scenario:
     async def _ask_until_answered(
         self, request: Callable[[Engine], Awaitable[T]], fits: Callable[[Member], bool] = lambda _: True
     ) -> T:
-        """Ask one engine after the other until one answers, as a client would."""
+        """Send a request to one engine after the other until one answers, as a client would."""
         while True:
             able = [member for member in self.simulation.members.values() if member.is_open and fits(member)]
             if able:
@@ -283,7 +283,7 @@ class _Scenario:
                     pass
             await asyncio.sleep(0.1 + self.lot.random())
 
-    # What goes wrong.
+    # Faults.
 
     async def _pause(self) -> None:
         lot = self.lot
@@ -306,7 +306,7 @@ class _Scenario:
             await member.open()
 
     def _step_started(self, run_id: str, position: str, attempt: int) -> None:
-        """Check that an engine that is alive and owns a run starts no step whose entry is in the journal."""
+        """Check that a live engine that owns a run starts no step whose entry is in the journal already."""
         database = self.simulation.database
         self.simulation.note(f"step {run_id}/{position} starts, attempt {attempt}")
         run = database.memory.runs[run_id].run

@@ -1,6 +1,6 @@
 """A simulation: engines as processes of one loop, on one simulated database, that can be paused, killed and restarted.
 
-Everything that happens is drawn from the seed: the same seed gives the same history, to the byte of its trace.
+The seed determines everything that happens. The same seed gives the same history, with the same trace to the byte.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _OPENED_AGAIN_AFTER_S = 0.5
 
 
 class Simulation:
-    """Holds the loop, the database and the fleet. `lot` is for the scenario to draw from; `trace` is what happened."""
+    """Has the event loop, the database and the fleet. `lot` gives random numbers to the scenario; `trace` has
+    everything that happened."""
 
     def __init__(
         self,
@@ -45,8 +46,8 @@ class Simulation:
         bugs: Iterable[Bug] = (),
         **options: Any,
     ) -> None:
-        # An engine reads more from its store while the digest is unknown, and an earlier simulation may have computed
-        # the digest already.
+        # An engine reads more from its store while the digest is unknown. An earlier simulation may have computed the
+        # digest already, so it is computed here in any case.
         DEPLOYMENT.digest()
         self.seed = seed
         self.trace: list[str] = []
@@ -121,7 +122,7 @@ class Member:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be called: it was opened, and was not killed since."""
+        """Whether the engine can be called: it was opened, and was not killed since then."""
         return self._is_open
 
     @property
@@ -156,7 +157,7 @@ class Member:
                 return
 
     async def call(self, request: Callable[[Engine], Awaitable[T]]) -> T:
-        """Call its engine. Raises EngineStopped if it is killed meanwhile."""
+        """Call the engine. Raises EngineStopped if the engine is killed meanwhile."""
         if not self._is_open:
             raise EngineStopped(f"{self.name} is not open")
         loop = self._simulation.loop
@@ -192,7 +193,7 @@ class Member:
         self._simulation.loop.process(self.process).paused = False
 
     def kill(self) -> None:
-        """Kill its process. The database still completes requests that it has received."""
+        """Kill its process. The database still completes the requests that it has received from it."""
         if not self._is_open:
             return
         self._simulation.note(f"kills {self.process}")
@@ -201,7 +202,7 @@ class Member:
         context = copy_context()
         context.run(process_name.set, self.process)
         context.run(partial(kill, self.engine))
-        self._simulation.loop.process(self.process).paused = False  # Its remaining callbacks only end it.
+        self._simulation.loop.process(self.process).paused = False  # Its remaining callbacks only clean up.
         for answer in self._calls:
             if not answer.done():
                 answer.set_exception(EngineStopped(f"{self.name} was killed"))

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class SimulatedStore(StoreProxy):
-    """Each read is one statement. Its answer was true when it was made, and may be old when it arrives."""
+    """The store of one engine. Each read is one statement. Its answer may be out of date when it arrives."""
 
     def __init__(self, database: SimulatedDatabase) -> None:
         self._database = database
@@ -128,7 +128,7 @@ class SimulatedStore(StoreProxy):
             else:
                 await database.serve(database.commit(batch, fate))
         except PerdureError:
-            pass  # The caller gets no answer.
+            pass  # The answer is lost.
         await database.network.pass_by()
         if Bug.UNKNOWN_IS_FAILURE in database.bugs:
             raise CommitConflict(frozenset(batch.runs))
@@ -167,7 +167,7 @@ class SimulatedStore(StoreProxy):
         self._doubtful = claimed
 
     async def _landed(self, engine_id: str) -> builtins.list[LoadedRun]:
-        """Return the runs of a claim whose answer was lost, as they are now. The next claim finds that out first."""
+        """Return the runs of a claim whose answer was lost, as they are now. The next claim looks for them first."""
         found = await self.load([one.run.id for one in self._doubtful])
         doubtful, self._doubtful = self._doubtful, []
         now = [(one, found[one.run.id]) for one in doubtful if one.run.id in found]
@@ -199,7 +199,8 @@ class SimulatedStore(StoreProxy):
     async def _write(
         self, work: Callable[[], Coroutine[Any, Any, T]], unheard: Callable[[T], object] = lambda _: None
     ) -> T:
-        """Let the database do something that may be repeated, and return the answer. Raises StoreBusy if it is lost."""
+        """Let the database make a write that may be repeated, and return the answer. Raises StoreBusy if the answer is
+        lost."""
         await self._arrive()
         answer = await self._database.serve(work())
         await self._database.network.pass_by()

@@ -15,7 +15,7 @@ class Bug(StrEnum):
     """A bug that a store or an engine could have. The simulator must find each of them."""
 
     NO_NAME_LOCK = "no-name-lock"  # waits and broadcasts are matched without a lock on the event's name
-    EARLY_SNAPSHOT = "early-snapshot"  # the tables are read as they were before that lock was got
+    EARLY_SNAPSHOT = "early-snapshot"  # the tables are read as they were before that lock was taken
     NO_FENCE = "no-fence"  # an engine that was marked dead may write
     LATE_MARKING = "late-marking"  # a takeover claims and reads, and marks the engine dead afterwards
     UNLOCKED_OWNERS = "unlocked-owners"  # the owner of a run that won is read early, without a lock on the run

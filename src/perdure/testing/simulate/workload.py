@@ -1,4 +1,4 @@
-"""The workflows of simulated engines: they interpret plans, which determine their results.
+"""The workflows of simulated engines. They interpret plans, and a plan determines its result.
 
 A plan is a list of tasks, plain JSON: ["work", n, failures, seconds], ["nap", seconds], ["hear"], ["hear_in_time",
 seconds], ["take", lane], ["meet", lane], ["notice"], ["child", workflow, plan], ["started", workflow, plan], ["await",
@@ -65,7 +65,7 @@ Plan = list[Task]
 
 ANY = {"any": True}  # in an expected result: any value
 LOG = "log"  # the stream to which plans append
-DESK = "desk"  # the queue of the tasks that they ask for
+DESK = "desk"  # the queue of the tasks that plans create
 GRAPHS: dict[str, Workflow[..., Any]] = {}  # see graphs.py
 
 
@@ -176,7 +176,7 @@ async def _do_all(plan: Plan) -> list[Any]:
 
 
 async def _hop(this: Workflow[[list[Any]], Any], plan: Plan) -> None:
-    """Continue as another call this many times, and read events after the last one."""
+    """Continue as another call, as often as the plan says. The other tasks of the plan are done after that."""
     if plan and plan[0][0] == "continue_anew" and plan[0][1]:
         await work(plan[0][1], 0, 0.1)
         await continue_as(this([["continue_anew", plan[0][1] - 1], *plan[1:]]))
@@ -196,7 +196,7 @@ async def baker(plan: list[Any]) -> list[Any]:
 
 @workflow(name="simulate.traveller")
 async def traveller(stations: list[Any], end: str) -> str:
-    """Do one thing after the other, and undo all of them at the end unless the journey succeeds."""
+    """Visit one station after the other. At the end, undo everything unless the journey succeeds."""
     for number, failures, seconds in stations:
         await work(number, 0, seconds)
         await compensate(undo(number, failures))
@@ -219,7 +219,7 @@ def _call(kind: str, plan: Plan) -> RunCall[list[Any]]:
 
 
 def outcome(plan: Plan) -> list[Any]:
-    """Return what a run of this plan must return, where the plan determines it."""
+    """Return the result that a run of this plan must have, as far as the plan determines it."""
     numbers = iter(range(len(plan)))
     return [_outcome(task, numbers) for task in plan]
 

@@ -1,4 +1,9 @@
-"""The kinds of node. One class per kind: its fields, and the work that it prepares (see base.py)."""
+"""The kinds of node. One class per kind: its fields, and the work that it prepares. base.py has what all kinds share.
+
+A node can be a function or an operation's step (function.py), a task for a person or a remote worker (tasks.py), a wait
+for an event or a time (waits.py), a child workflow (workflow.py), a call of a language model (llm.py), of a server
+(http.py) or of a tool (mcp.py), an assignment (plain.py), an artifact (artifact.py) or a metric (metric.py).
+"""
 
 from perdure.models.graphs.kinds.action import Action
 from perdure.models.graphs.kinds.artifact import Artifact

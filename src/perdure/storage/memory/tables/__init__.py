@@ -1,1 +1,1 @@
-"""The tables of the store in memory: what they hold, and how they change."""
+"""The tables of the store in memory: their rows, and the changes to them."""

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from perdure.kernel.access import StoredSession, StoredToken
-from perdure.kernel.shared import SharedWrites
+from perdure.kernel.runless_rows import SharedWrites
 
 
 class AccessTables(Struct, eq=False):

@@ -103,8 +103,8 @@ class ArtifactTables(Struct, eq=False):
 
 
 def _mark(artifact: Artifact) -> tuple[str, int, int] | None:
-    """Return what identifies an artifact that workflow code stages. It is equal if the artifact is staged again.
-    Artifacts of steps have none."""
+    """Return the mark that identifies an artifact of workflow code. The mark is the same if the code stages the
+    artifact again. Artifacts of steps have no mark."""
     if artifact.position or artifact.number is None:
         return None
     return (artifact.run_id, artifact.seq, artifact.number)

@@ -20,7 +20,7 @@ from perdure.kernel.cooperation import (
     asked_from_above,
 )
 from perdure.kernel.lineages import read_origin
-from perdure.kernel.shared import HandlerChange
+from perdure.kernel.runless_rows import HandlerChange
 
 
 class CooperationTables(Struct, eq=False):
@@ -35,7 +35,7 @@ class CooperationTables(Struct, eq=False):
     children: dict[str, list[str]] = field(default_factory=dict)  # by parent
 
     def check(self, added: Cooperation) -> None:
-        """Check that these rows fit the stored ones. Raises CommitConflict, CommitRefused."""
+        """Check that these rows fit the stored rows. Raises CommitConflict, CommitRefused."""
         if added.registry_version is not None and added.registry_version != self.version:
             raise CommitConflict(frozenset(), registry_version=self.version)
         places: set[tuple[str, int]] = set()

@@ -1,5 +1,6 @@
-"""Events, waits and dead letters of the store in memory: answers to matching's questions, and the writes of its
-results."""
+"""Events, waits and dead letters of the store in memory.
+
+They answer the questions of the matching, and store its results."""
 
 from __future__ import annotations
 
@@ -119,7 +120,7 @@ class EventTables(Struct, eq=False):
         return settlement
 
     def numbered(self, batch: Batch) -> int:
-        """Take the batch's numbers out of the sequence, and return what to add to them."""
+        """Take the batch's numbers out of the sequence, and return the value to add to them."""
         base = self.sequence
         self.sequence += batch.numbered
         return base
@@ -223,7 +224,7 @@ class EventTables(Struct, eq=False):
         return (run_id, event_id) in self.reads or event_id in self.events.get(run_id, {})
 
     def purge(self, at: int, keys_before: int, limit: int) -> int:
-        """Delete what has expired, except events that are still being delivered. Returns how many rows were deleted."""
+        """Delete expired rows, except events that are still being delivered. Returns how many rows were deleted."""
         expired = [
             event
             for owned in self.events.values()
@@ -285,7 +286,7 @@ class EventTables(Struct, eq=False):
                 self._forget_wait(wait)
 
     def _forget_wait(self, wait: Wait) -> None:
-        """Remove a wait from the open ones."""
+        """Remove a wait from the open waits."""
         key = (wait.run_id, wait.position)
         if wait.kind == "event":
             choices = self.open_waits.get(wait.name, {})
@@ -301,7 +302,7 @@ _NO_QUEUE: Final = NameQueue()
 
 
 class Answers:
-    """Answers matching's questions from these tables."""
+    """Answers the questions of the matching from these tables."""
 
     def __init__(self, tables: EventTables, batch: Batch, statuses: dict[str, Status]) -> None:
         self._tables = tables

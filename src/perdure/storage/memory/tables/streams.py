@@ -40,7 +40,8 @@ class StreamTables(Struct, eq=False):
                 self._forget_marks(run_id, 0, (-1, 0))
 
     def _forget_marks(self, run_id: str, first: int, last: Mark) -> None:
-        """Allow a run to publish and append again from an activation on. The values stay, as if published at `last`."""
+        """Allow a run to publish and append again from an activation on. The published values stay, with the mark
+        `last`."""
         self.marks[run_id] = {mark for mark in self.marks.get(run_id, ()) if mark[0] < first}
         values = self.values.get(run_id, {})
         for key, value in values.items():

@@ -13,8 +13,8 @@ import pytest
 from perdure.kernel.rows import Mail
 from perdure.kernel.status import Status
 from perdure.ports import Store
-from perdure.storage import neighbours, open_store
-from perdure.storage.neighbours import Neighbour
+from perdure.storage import local_hints, open_store
+from perdure.storage.local_hints import Neighbour
 from perdure.storage.postgres.hints import Listener
 from perdure.storage.sqlite.hints import LogWatch
 from perdure.testing.conformance.base import Author, a_run, an_event, insert, update, waits_for
@@ -109,7 +109,7 @@ async def test_a_store_that_was_closed_or_whose_loop_has_ended_is_left_alone(url
         ear = Ear(two.store)
         await one.commit(mail=[mail_for("r-1")])
         await ear.next()
-        listening = neighbours._LISTENING[f"sqlite {url_store().path}"]  # type: ignore[attr-defined]
+        listening = local_hints._LISTENING[f"sqlite {url_store().path}"]  # type: ignore[attr-defined]
         assert len(listening) == 2  # The one that listens, and the forgotten one.
     assert heard == []
 

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from perdure.errors import CommitConflict
-from perdure.kernel.shared import SharedWrites
+from perdure.kernel.runless_rows import SharedWrites
 from perdure.storage.postgres import access, cooperation, records
 from perdure.storage.postgres.driver import Connection
 from perdure.storage.postgres.queries import Query
@@ -18,7 +18,7 @@ from perdure.storage.postgres.queries import Query
 
 async def write(connection: Connection, shared: SharedWrites, at: int) -> None:
     """Write a batch's records, tokens, sessions and handlers. Raises CommitConflict if another engine has written one
-    already."""
+    of them already."""
     # Rows are locked in this order, so that engines that write the same names do not deadlock.
     for record in sorted(shared.records, key=lambda one: (one.kind, one.name, one.version)):
         if not await _execute(connection, records.QUERIES["insert_record"], **asdict(record)):

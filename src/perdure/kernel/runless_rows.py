@@ -17,7 +17,7 @@ class HandlerChange(Struct, frozen=True, gc=False):
 
 
 class SharedWrites(Struct, kw_only=True):
-    """What a decision or a batch does to rows that belong to no run. Each list is applied in order.
+    """The changes that a decision or a batch makes to rows that belong to no run. Each list is applied in order.
 
     A record or a token must be the next version of its name, and a handler that is retired must not be retired yet. If
     another commit was faster, the store raises CommitConflict, and the batch is decided again.

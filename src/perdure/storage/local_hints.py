@@ -1,7 +1,7 @@
 """Stores of one process that use the same database: each notifies the others at once about work that it left for them.
 
-Between processes a hint takes a detour, through the file system or through the server. Here it is a callback. It is a
-hint like any other: it may be lost, and the regular look at the database finds the work then.
+Between processes, a hint goes through the file system or the server. Between stores of one process, it is a callback.
+The callback is only a hint: it may be lost, and then the regular look at the database finds the work.
 """
 
 from __future__ import annotations

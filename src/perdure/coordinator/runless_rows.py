@@ -1,4 +1,4 @@
-"""The inputs of ops that concern no run: the newest versions of records and tokens, and the handlers; and of tasks."""
+"""The inputs of ops about records, tokens, handlers and tasks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from perdure.coordinator.batch_context import BatchContext, Shared
 from perdure.kernel.decision import DecisionInput
 from perdure.kernel.ops import PutRecord, PutToken, RetireHandlers
-from perdure.kernel.shared import SharedWrites
+from perdure.kernel.runless_rows import SharedWrites
 from perdure.kernel.tasks import Task, TaskWrites
 
 

@@ -1,9 +1,9 @@
-"""Commits that are lost with files that somebody deletes or replaces: reported at the next start, or at once.
+"""Detection of lost commits: somebody has deleted or replaced files. Losses are reported at the next start, or at once.
 
 An engine writes the number of its last commit to its lock file, outside of the database. If the database does not know
 that commit when the file is opened again, one of two things has happened: the commit was in a write-ahead log that is
-gone or was cut, or the file is an older one. The lock file is deleted once all commits are in the database file. Until
-then they can be lost with the log.
+gone or was cut, or the file is an older version. The lock file is deleted once all commits are in the database file.
+Until then, commits can be lost with the log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def report_losses(connection: sqlite3.Connection, path: Path) -> None:
     """Check, for each lock file that a dead engine left, that the database has all commits of that engine.
 
     Missing commits are logged, and written to a file beside the database. `perdure doctor` shows that file until
-    somebody deletes it. The lock file is deleted then, so that a loss is reported once.
+    somebody deletes it. Then the lock file is deleted, so that a loss is reported once.
     """
     for lock in sorted(path.parent.glob(f"{_escaped(path.name)}{_ENGINE}*.lock")):
         report_loss(connection, path, lock)
@@ -85,7 +85,7 @@ def has_reset_bug(version: tuple[int, int, int]) -> bool:
 
 
 def _is_alive(connection: sqlite3.Connection, engine_id: str) -> bool:
-    """Whether the engine's row says that it is alive: then the engine that marks it dead deletes the lock file."""
+    """Whether the engine's row says that it is alive. Then the engine that marks it dead will delete the lock file."""
     row = connection.execute(QUERIES["engine"], {"id": engine_id}).fetchone()
     return row is not None and bool(row[2])
 
@@ -132,7 +132,7 @@ class FileWatch:
     def kept(self, work: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
         """Do work that writes. Raises StoreReplaced if nobody else would see the result.
 
-        The check before the work prevents a write beside what others have written since. The check after it prevents
+        The check before the work prevents a write to files that others no longer use. The check after the work prevents
         that a lost write is acknowledged.
         """
         self.check()
@@ -141,7 +141,7 @@ class FileWatch:
         return done
 
     def check(self) -> None:
-        """Raise StoreReplaced if nobody else would see what is written to the open files."""
+        """Raise StoreReplaced if nobody else would see a write to the open files."""
         for end in ("", "-wal", "-shm"):
             what = self._change(end)
             if what:
@@ -155,7 +155,7 @@ class FileWatch:
             raise StoreReplaced(self._why, path=self._path)
 
     def _change(self, end: str) -> str:
-        log_bytes = self._log_bytes  # Read before the file is: another thread may look at a longer log meanwhile.
+        log_bytes = self._log_bytes  # Read this before the file: another thread may look at a longer log meanwhile.
         try:
             found = os.stat(f"{self._path}{end}")  # noqa: PTH116 - a Path would cost as much again
         except OSError:
@@ -165,14 +165,15 @@ class FileWatch:
             return "replaced by another file"
         if end == "-wal":
             self._follow_log(log_bytes, found.st_size)
-        # The log may be empty after a checkpoint that asks for it. An open database never is.
+        # The log may be empty after a checkpoint that truncates it. An open database is never empty.
         return "emptied" if not end and found.st_size == 0 else ""
 
     def _follow_log(self, before: int, now: int) -> None:
-        """Find out whether the log was cut: no start finds what is written behind a cut.
+        """Find out whether the log was cut. At the next start, SQLite would not find commits that were written behind a
+        cut.
 
-        SQLite overwrites the log from its beginning, and never shortens it. But somebody's checkpoint may empty it, and
-        then it grows again: it begins with other salts.
+        SQLite overwrites the log from its beginning, and never shortens it. But a checkpoint of somebody may empty the
+        log. Then the log grows again, and begins with other salts.
         """
         if now != before:
             salts = _salts(self._path)
@@ -183,8 +184,8 @@ class FileWatch:
 
 
 def _salts(path: Path) -> bytes:
-    """Return what tells the log from the one before it in the same file. No process has a lock on the log itself, so it
-    may be opened and closed here."""
+    """Return the salts, which distinguish the log from the earlier logs in the same file. No process has a lock on the
+    log itself, so it may be opened and closed here."""
     try:
         with open(f"{path}-wal", "rb") as log:  # noqa: PTH123 - as above
             return log.read(_SALTS.stop)[_SALTS]

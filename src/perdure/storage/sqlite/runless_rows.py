@@ -6,7 +6,7 @@ import sqlite3
 
 from msgspec.structs import asdict
 
-from perdure.kernel.shared import SharedWrites
+from perdure.kernel.runless_rows import SharedWrites
 from perdure.storage.sqlite import access, cooperation, records
 
 

@@ -1,7 +1,7 @@
-"""How long the store has not answered, in all requests of one call together.
+"""The time that a call has waited for a silent store, summed over all requests of the call.
 
-A call may make several requests, and each may wait for the store for a while before it is answered. All requests of a
-call share one `patience_s`: the time that earlier requests waited counts for the next request too.
+A call may make several requests, and each may wait for the store for a while. All requests of a call share one
+`patience_s`: the waiting time of earlier requests counts for the next request too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ call_began: Final[ContextVar[float | None]] = ContextVar("perdure_call_began", d
 
 
 class Silences:
-    """Spans of the loop's time in which requests failed until one was answered. Used on the loop only."""
+    """Spans of the loop's time in which the store answered no request. Used on the loop only."""
 
     def __init__(self) -> None:
         self._spans: deque[tuple[float, float]] = deque(maxlen=_SPANS_MAX)  # disjoint, in order
@@ -48,8 +48,8 @@ class Silences:
 def one_call(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
     """Let all requests that a coroutine function makes share one `patience_s`. A call inside a call is a part of it.
 
-    It is not for calls that wait for something beside the store, such as the end of a run: these may take days, and
-    outages of some seconds would add up."""
+    Do not use it for calls that wait for something other than the store, for example the end of a run. These calls may
+    take days, and outages of some seconds would add up."""
 
     @wraps(function)
     async def call(*args: P.args, **options: P.kwargs) -> T:
@@ -65,8 +65,8 @@ def one_call(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Corou
 
 
 def whole_calls(*, but: Sequence[str] = ()) -> Callable[[type[T]], type[T]]:
-    """Apply `one_call` to each public coroutine function of a class, except those in `but`, which wait for more than
-    the store."""
+    """Apply `one_call` to each public coroutine function of a class, except the functions in `but`, which wait for more
+    than the store."""
 
     def of(owner: type[T]) -> type[T]:
         for name, member in list(vars(owner).items()):
@@ -78,7 +78,7 @@ def whole_calls(*, but: Sequence[str] = ()) -> Callable[[type[T]], type[T]]:
 
 
 def outside_of_calls(make: Callable[[], T]) -> T:
-    """Make something that outlives the current call, and is no part of it."""
+    """Call `make` outside of the current call, for an object that outlives the call."""
     token = call_began.set(None)
     try:
         return make()

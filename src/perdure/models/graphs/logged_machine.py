@@ -17,7 +17,7 @@ from perdure.models.graphs.kinds.plain import SetWork
 from perdure.models.graphs.live_tokens import LiveTokens
 from perdure.models.graphs.machine import Machine
 from perdure.models.graphs.plan import Edge, Join, Node, Plan, Tiers
-from perdure.models.graphs.rules import RULES
+from perdure.models.graphs.rules_versions import RULES
 from perdure.models.graphs.spec import END, TERMINATE
 from perdure.models.graphs.token_log import TokenLog, edge_name
 from perdure.models.graphs.token_views import TokenState

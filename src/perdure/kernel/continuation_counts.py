@@ -1,7 +1,8 @@
 """Lives: how often a run has continued as another call. Positions begin again in each life, so a key includes the life.
 
-The number is at the end of the run's origin, after what the run was started as: `poll 5d41… #3`. A run that has not
-continued has no number. Nor has a run that continued before lives were counted: its keys are unchanged.
+The number is at the end of the run's origin, after the call that the run was started as: `poll 5d41… #3`. A run that
+has not continued has no number. A run that continued under an older version, which did not count lives, has no number
+either: its keys are unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def life_of(origin: str) -> int:
 
 
 def without_life(origin: str) -> str:
-    """Return the origin without the life: what the run was started as, or its message and lineage."""
+    """Return the origin without the life: the call that the run was started as, or its message and lineage."""
     found = _NUMBERED.fullmatch(origin)
     return origin if found is None else found[1]
 
