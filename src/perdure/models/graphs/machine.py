@@ -17,7 +17,7 @@ from perdure.models.graphs.tokens import located, shown
 
 
 class Machine:
-    """One run of a graph. A run that began with earlier rules goes on with them: see rules.py."""
+    """One run of a graph. A run that began with earlier rules goes on with them: see rules_versions.py."""
 
     def __init__(self, plan: Plan, input: Any, rules: int = RULES, flow: Flow | None = None) -> None:
         self._flow = Flow(plan, input, rules) if flow is None else flow
