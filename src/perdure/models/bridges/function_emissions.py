@@ -1,5 +1,5 @@
-"""How durable functions take part in structured cooperation: they emit a message, and wait for the whole hierarchy of
-operations that follows from it."""
+"""Emissions of durable functions, which take part in structured cooperation. A function emits a message, and waits for
+the whole hierarchy of operations that follows from it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Emitted(Struct, frozen=True):
 class Undoing(Struct, frozen=True):
     """The runs to wait for when a hierarchy that has committed must be undone.
 
-    If `is_asked` is False, the rollback was not requested yet: a part of the hierarchy is being undone on its own, and
-    the request is possible only after these runs have ended.
+    If `is_asked` is False, the rollback was not requested yet. A part of the hierarchy is being undone on its own, and
+    the rollback can be requested only after these runs have ended.
     """
 
     run_ids: tuple[str, ...]
@@ -65,7 +65,7 @@ class EmissionAccess:
 
 @step(name="perdure.emit")
 async def emit_message(topic: str, payload: str, message_id: str) -> Emitted:
-    """Emit a message. Every attempt emits the same message, also after a crash."""
+    """Emit a message. Every attempt emits the same message, even after a crash."""
     me = current_step()
     return await me.resource(EmissionAccess).engine.emit(topic, payload, message_id, me.run_id)
 
@@ -75,22 +75,22 @@ async def undo_emission(topic: str, message_id: str) -> Emitted | None:
     """Suppress a message that is still on its way, or ask its hierarchy to give up.
 
     Returns None if there is nothing to wait for, because no operation handles the message. In journals of earlier
-    versions the result is None too: there, this step waited itself.
+    versions the result is also None, because this step itself waited there.
     """
     return await resource(EmissionAccess).engine.withdraw(topic, message_id, _REASON)
 
 
 @step(name="perdure.undo_committed")
 async def undo_committed(emitted: Emitted) -> Undoing:
-    """Request that the engine undoes what a hierarchy has committed."""
+    """Request that the engine undoes a hierarchy that has committed."""
     return await resource(EmissionAccess).engine.undo(emitted, _REASON)
 
 
 async def _undone(emitted: Emitted | None) -> None:
     """Wait until a hierarchy that was asked to give up is undone.
 
-    A hierarchy that is still at work gives up. One that has committed is undone after that. This is workflow code: it
-    waits durably, and holds no slot meanwhile.
+    A hierarchy that is still at work gives up. A hierarchy that has committed is undone after that. This is workflow
+    code: it waits durably, and holds no slot meanwhile.
     """
     if emitted is None:
         return
@@ -113,18 +113,18 @@ async def _statuses(run_ids: Iterable[str]) -> dict[str, str]:
 
 @step(name="perdure.failure_of_emission")
 async def failure_of(emitted: Emitted) -> Failure | None:
-    """Return why a hierarchy that has ended failed; None if it did not fail."""
+    """Return the failure of a hierarchy that has ended; None if it did not fail."""
     return await resource(EmissionAccess).engine.failure(emitted)
 
 
 @checked
 async def emit(topic: Topic[M], message: M) -> None:
-    """Emit a message from a workflow function, and wait durably for its handlers and for all that they emit.
+    """Emit a message from a workflow function, and wait durably for the whole hierarchy below it.
 
-    Raises ScopeFailed if one of the handlers failed: then the whole hierarchy is undone. If the function fails later,
-    or is cancelled, the hierarchy is rolled back as one of its compensations, in its place in their order. Raises
-    HierarchyTooDeep if the handlers would be more than the engine's `hierarchy_levels_max` levels down. The levels
-    count through the operation that started the function, and those above it.
+    Raises ScopeFailed if one of the handlers failed. In that case the whole hierarchy is undone. If the function fails
+    later, or is cancelled, the hierarchy is rolled back as one of the function's compensations, in their order. Raises
+    HierarchyTooDeep if the handlers would be more than the engine's `hierarchy_levels_max` levels down. The operation
+    that started the function, and the levels above that operation, count too.
     """
     payload, message_id = topic.write(message), str(current_run().uuid4())
     # The compensation is registered first, because the run may be cancelled while the message is being emitted.

@@ -1,4 +1,4 @@
-"""How graphs take part in structured cooperation: a node that emits a message and waits for all that follows."""
+"""Emissions of graphs: a node that emits a message, and waits for the hierarchy of operations that follows from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perdure.values.arguments import checked
 
 @kind
 class Emit(Kind, frozen=True, kw_only=True, tag="emit"):
-    """Emits the value of `input` as a message on a topic, and waits for its handlers and for all that they emit.
+    """Emits the value of `input` as a message on a topic, and waits for its handlers and for all their messages.
 
     If a handler fails, the whole hierarchy is undone and the node fails. With `on_failure` "catch" the node succeeds
     instead, and its result is {"error": …}. If the graph fails later, or is cancelled, the hierarchy is rolled back.
@@ -55,7 +55,7 @@ class EmitWork:
 
 @checked(error=InvalidDefinition)
 def emit(topic: Topic[Any] | str, *, on_failure: Literal["propagate", "catch"] = "propagate") -> Kind:
-    """Return a node that emits its `input` as a message on a topic, and waits for all that follows from it."""
+    """Return a node that emits its `input` as a message on a topic, and waits for the hierarchy."""
     return Emit(topic=topic if isinstance(topic, str) else topic.name, on_failure=on_failure)
 
 

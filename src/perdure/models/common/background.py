@@ -1,4 +1,4 @@
-"""Background tasks: what a host does beside its runs, until it is closed."""
+"""Background tasks: the work that a host does beside its runs, until it is closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which recovered runs are executing now: only these are blamed if the process dies.
+"""Blame: the recovered runs that are executing now. Only these are blamed if the process dies.
 
 The commit that takes over a run of a dead engine counts a recovery against the run, because the run's code starts at
 once. If the run then only waits (for its turn, for a thread, or for an attempt that is due within a second), the count
@@ -77,7 +77,7 @@ class Blame:
             self._count(run_id, watched, 1, partial(self._counted, watched, watched.pending))
 
     def leave(self, run_id: str, execution: object) -> None:
-        """Note that an attempt has ended. What follows it decides whether the run waits."""
+        """Note that an attempt has ended. Whether the run waits now depends on its next action."""
         if (watched := self.watched.get(run_id)) is not None:
             watched.executing.discard(execution)
 

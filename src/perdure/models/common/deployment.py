@@ -1,16 +1,16 @@
-"""What is deployed: a digest of all code that this process may run, both the program's own and what is installed.
+"""The deployment: a digest of all code that this process may run, both the program's own code and installed packages.
 
 A blocked run is tried again when the code has changed. The fingerprint of a workflow covers only the functions that the
 workflow names. The change that helps may be elsewhere: in a function that is called through its module, in a constant,
-a class or a dependency. So the fingerprint of a hold also covers the deployment. It errs on the side of "changed": a
-run that is tried again in vain costs one replay, but a run that is not tried waits for ever.
+a class or a dependency. So the fingerprint of a hold also covers the deployment. In doubt, the code counts as changed:
+a run that is tried again in vain costs one replay, but a run that is not tried waits for ever.
 
 The digest covers the contents of the directory trees of all loaded packages, of the files beside modules that are in no
 package, and of the file lists (RECORD) of installed distributions. It does not depend on where the files are, or on
-which modules of a package are loaded so far. It is taken when it is first needed, which is when a run is blocked.
+which modules of a package are loaded so far. It is computed when it is first needed: when a run is blocked.
 
-Files may have been replaced since this process read them. Then this process does not run these files, and its digest
-differs from that of a process that starts with them.
+Files may have been replaced since this process read them. In that case this process does not run the new files, and its
+digest differs from the digest of a process that starts with them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol
 
 _STARTED_AT: Final = time.time()
 _SUFFIXES: Final = tuple(all_suffixes())
-_FILES_MAX: Final = 10_000  # of one package; of a larger one, only the modules that are loaded count
+_FILES_MAX: Final = 10_000  # of one package. Of a larger package, only the loaded modules count
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 _LISTS: Final = ("RECORD", "installed-files.txt", "PKG-INFO")  # of an installed distribution, the best first
 _REPLACED: Final = b"replaced"
@@ -50,7 +50,7 @@ class Deployment:
         return bool(self._digest)
 
     def digest(self) -> str:
-        """Return the digest. It changes only when another package is loaded, since that may be what helps."""
+        """Return the digest. It changes only when another package is loaded, because that package may help."""
         if self._modules != len(sys.modules):
             with self._lock:
                 self._take()
@@ -107,7 +107,7 @@ class Deployment:
         return _joined(digests)
 
     def _beside(self, path: Path, installed: set[Path]) -> bytes:
-        """Return the digest of a module in no package, together with the modules beside it: it may load them later."""
+        """Return the digest of a module in no package, and of the modules beside it, which it may load later."""
         found = [one for one in _inside(path.parent) if one.name.endswith(_SUFFIXES) and one not in installed]
         return self._over(path.parent, found if path in found and len(found) <= _FILES_MAX else [path])
 
@@ -120,7 +120,7 @@ class Deployment:
     def _is_turned(self, place: Path) -> bool:
         """Return whether a path is a symbolic link that was changed since this process began.
 
-        A link to the current one of several releases is changed in this way. The files behind it may be older.
+        A deployment may change a link that leads to the current release. The files behind the link may be older.
         """
         try:
             return place.is_symlink() and place.lstat().st_ctime > self._started_at
@@ -199,7 +199,8 @@ def deployed(workflow: HasFingerprint) -> str:
 
 
 def offered(workflow: HasFingerprint) -> str:
-    """Return the same as `deployed` once the digest was needed, which is when a run is blocked; before that, ""."""
+    """Return the same as `deployed` if the digest is known, which is so once a run was blocked. Before that, return
+    ""."""
     return deployed(workflow) if DEPLOYMENT.is_known else ""
 
 

@@ -1,4 +1,4 @@
-"""Eviction: which runs leave memory when there are more than the limit."""
+"""Eviction: the choice of the runs that leave memory when there are more runs than the limit."""
 
 from __future__ import annotations
 

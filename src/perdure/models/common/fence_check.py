@@ -1,7 +1,8 @@
-"""Whether this engine may still begin steps of a run.
+"""The fence check: whether this engine may still begin steps of a run.
 
 If this process stood still, or was cut off from its store, other engines may have marked it dead and taken over its
-runs. And a request from outside may be about to stop a run: the caller may know that before the run's own engine does.
+runs. Also, a request from outside may be about to stop a run, and its caller may know that before the run's own engine
+does.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class InDoubt(Exception):
 
 
 class SignOfLife(Protocol):
-    """Knows how long ago this engine's sign of life was last renewed."""
+    """Knows how long ago this engine sent its last heartbeat."""
 
     def is_surely_alive(self) -> bool:
         """Return whether no other engine can have marked this one dead. Does no I/O; can be called in any thread."""
@@ -28,7 +29,7 @@ class SignOfLife(Protocol):
 
 
 class FenceCheck:
-    """Says whether steps may begin. If that is not sure, the coordinator asks the store.
+    """Says whether steps may begin. If it cannot tell, the coordinator asks the store.
 
     After that, the runs that no longer belong to this engine, or that a commit under way has stopped, are dropped.
     """
@@ -41,12 +42,12 @@ class FenceCheck:
     def is_sure_of(self, run_id: str, *, is_alive: bool = False) -> bool:
         """Return whether a step of a run may begin. Does no I/O; can be called in any thread.
 
-        With `is_alive` the engine's liveness is not checked: a transactional step finds that out itself.
+        With `is_alive` it is not checked whether the engine is alive: a transactional step finds that out itself.
         """
         return run_id not in self._stopping and (is_alive or self.is_surely_alive())
 
     async def check(self, is_given_up: Callable[[], bool]) -> None:
-        """Ask the store; ask again if the process stood still while the answer was on its way."""
+        """Ask the store. Ask again if the process stood still while the answer was on its way."""
         await self._fence.check_fence()
         while not self.is_surely_alive() and not is_given_up():
             await asyncio.sleep(_AGAIN_S)

@@ -1,4 +1,4 @@
-"""When the details of heartbeats are written. Shared by the steps of functions and of operations."""
+"""The times at which details of heartbeats are written. Shared by the steps of functions and of operations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class BeatsListener(Protocol):
 
 
 class Beats:
-    """Decides when one step's details are written: at once, but not during another write, nor soon after one."""
+    """Decides when one step's details are written: at once, but not during another write or soon after it."""
 
     __slots__ = ("_clock", "_is_hasty", "_is_stale", "_is_writing", "_listener", "_next_at", "_timer")
 

@@ -16,7 +16,8 @@ class Departures(Protocol):
     """Watches runs that have left memory."""
 
     def left(self, run_id: str, due_at: int | None) -> None:
-        """Note that a run no longer belongs to this engine. `due_at` is when the run goes on by itself, if it does."""
+        """Note that a run no longer belongs to this engine. `due_at` is the time at which it goes on by itself, if it
+        does."""
         ...
 
 

@@ -1,8 +1,8 @@
 """KeyboardInterrupt and SystemExit in users' code: a failure of that code, unless a signal stops the process.
 
-Ctrl-C raises KeyboardInterrupt wherever the main thread happens to be, which may be in a step. That says nothing about
-the step, and ends the process. If the step itself raises the exception, the step fails: if it ended the process, it
-would do so again at every start.
+Ctrl-C raises KeyboardInterrupt wherever the main thread happens to be, perhaps in a step. That interrupt says nothing
+about the step, and ends the process. If the step itself raises the exception, the step fails. If it ended the process
+instead, it would do so again at every start.
 """
 
 from __future__ import annotations

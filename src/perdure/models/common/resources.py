@@ -1,5 +1,5 @@
-"""Resources: objects that steps share while their engine runs, as pools and clients. The engine acquires them when it
-starts, and releases them in reverse order when it stops."""
+"""Resources: objects that steps share while their engine runs, such as pools and clients. The engine acquires them when
+it starts, and releases them in reverse order when it stops."""
 
 from __future__ import annotations
 

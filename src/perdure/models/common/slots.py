@@ -1,4 +1,4 @@
-"""Slots: which steps of a host run now, and which wait for their turn."""
+"""Slots: the steps of a host that run now, and the steps that wait for their turn."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class SlotJob(Protocol):
 
     @property
     def waits_for_thread(self) -> bool:
-        """Whether the step executes only once it has a thread or a process. It reports that itself then."""
+        """Whether the step executes only once it has a thread or a process. The step itself then reports that it
+        executes."""
         ...
 
     def queue(self) -> None:
@@ -52,9 +53,9 @@ class Starter(Protocol[J_contra]):
 
 
 class Slots(Generic[J]):
-    """Runs at most `slots_max` steps at once; the others wait, in the order in which they came.
+    """Runs at most `slots_max` steps at once. The other steps wait, in the order in which they came.
 
-    `_unwritten` is what has ended but is not committed yet: draining waits for that too.
+    `_unwritten` has the runs whose outcomes are not committed yet. Draining waits for them too.
     """
 
     def __init__(self, slots_max: int, starter: Starter[J], blame: Blame) -> None:

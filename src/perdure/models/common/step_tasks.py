@@ -50,8 +50,8 @@ class StepJob(Protocol):
 class Carriers:
     """Runs async steps.
 
-    Before a step begins, the fence check says whether its run certainly still belongs to this engine. If that is not
-    certain, the store is asked, and steps of runs that no longer belong to this engine are dropped.
+    Before a step begins, the fence check says whether its run still belongs to this engine. If the fence check cannot
+    tell, the store is asked, and steps of runs that no longer belong to this engine are dropped.
     """
 
     def __init__(self, fence_check: FenceCheck) -> None:
@@ -132,7 +132,7 @@ class Carriers:
         # The context refers back to the job. Breaking the cycle frees both now.
         job.coroutine = job.context = None
         if error is not None and error.__traceback__ is not None and error.__traceback__.tb_next is not None:
-            # The traceback begins with the step's own code then. The method of the base class works even if the
+            # After this the traceback begins with the step's own code. The method of the base class works even if the
             # exception's own class refuses changes.
             BaseException.with_traceback(error, error.__traceback__.tb_next)
         if not self._outcomes:
@@ -162,4 +162,4 @@ class Carriers:
             job.coroutine.close()
         job.coroutine = job.context = None
 
-    frames: Final = (_carry.__code__, _wait.__code__)  # Every step runs under one of them: its local `job`.
+    frames: Final = (_carry.__code__, _wait.__code__)  # Every step runs under one of them, and is its local `job`.

@@ -2,8 +2,8 @@
 steps of functions and of operations.
 
 If the store fails (it is busy, or the connection broke under the code), that does not count as an attempt: the code
-runs again, in a new transaction. If the transaction may have been committed, the store looks that up first. What the
-code raises while its connection works is a failure like any other.
+runs again, in a new transaction. If the transaction may have been committed, the store looks that up first. An error
+that the code raises while its connection works is a failure like any other.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _AGAIN_CALLED_MAX_S: Final = 30.0  # between two calls of the code: the code its
 _LOOK_S: Final = 1.0  # how often a thread that waits for the loop checks whether the loop is closed
 
 # The name of the step that holds the store's only writer, until that step has ended. Set in the context of the step, so
-# all that the step starts sees it.
+# everything that the step starts sees it.
 holds_writer: ContextVar[Callable[[], str]] = ContextVar("perdure_holds_writer", default=str)
 
 
 class Fate:
-    """Whether the writes of an attempt are committed. The first call decides: `settle`, by the body that has ended, or
-    `give_up`, by the code that stops the attempt. Can be used from any thread."""
+    """Decides whether the writes of an attempt are committed. The first call decides: `settle`, by the body that has
+    ended, or `give_up`, by the code that stops the attempt. Can be used from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._state = "open"
 
     def settle(self) -> bool:
-        """Decide for the commit. Returns False if the attempt was given up before."""
+        """Decide for the commit. Returns False if the attempt was already given up."""
         with self._lock:
             if self._state == "open":
                 self._state = "settled"
@@ -71,7 +71,7 @@ class Fate:
 
 
 class Concluded(Struct, frozen=True, kw_only=True):
-    """How an attempt ended. If `is_final`, the error did not come from the body, and no retry follows."""
+    """The end of an attempt. If `is_final`, the error did not come from the body, and no retry follows."""
 
     staged: Staged | None = None
     error: BaseException | None = None
@@ -91,7 +91,8 @@ class CodecFailed(Exception):
 
 
 class Body(Protocol):
-    """One call of users' code. `error` is what it raised; `is_final` says that its result cannot be stored."""
+    """One call of users' code. `error` is the error that it raised. `is_final` says that its result cannot be
+    stored."""
 
     error: BaseException | None
     is_final: bool
@@ -107,7 +108,7 @@ class Body(Protocol):
 
 
 class Spot(Struct, frozen=True):
-    """Where an attempt belongs."""
+    """The run and the step that an attempt belongs to."""
 
     run_id: str
     claim: int
@@ -147,10 +148,10 @@ async def transacted(
 ) -> Concluded:
     """Call a body in a transaction, again and again until its outcome is known.
 
-    Never raises: whatever the body raises is its outcome.
+    Never raises: an error that the body raises is its outcome.
 
-    `ended` is called whenever the connection can no longer be used. `again` is called when the store has failed: the
-    body may be called again, and its effects outside the transaction must not count twice.
+    `ended` is called whenever the connection can no longer be used. `again` is called when the store has failed. Then
+    the body may be called again, and its effects outside the transaction must not count twice.
     """
     pause_s = _AGAIN_FIRST_S
     failures = 0
@@ -196,7 +197,7 @@ async def transacted(
 
 
 def _is_of_the_store(error: BaseException, attempt: Body) -> bool:
-    """Return whether the store failed, and not the body: then the body is called again."""
+    """Return whether the store failed, and not the body. In that case the body is called again."""
     if error is attempt.error or not isinstance(error, StoreError) or isinstance(error, CommitRefused):
         return False
     if attempt.error is None:
@@ -259,7 +260,7 @@ class _NoLoop:
 
 @contextmanager
 def without_loop(step: str) -> Generator[None]:
-    """Let asyncio refuse to run anything in this thread."""
+    """Make asyncio refuse to run anything in this thread."""
     before = _get_running_loop()
     _set_running_loop(_NoLoop(step))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     try:

@@ -1,6 +1,7 @@
-"""Activations: live runs make their next moves, which become ops for the coordinator; a run that cannot go on is held.
+"""Activations: they make the next moves of live runs, as ops for the coordinator, and hold runs that cannot go on.
 
-A move that needs no code shares the commit of the move before it. Code runs once all that it depends on is committed.
+A move that needs no code shares the commit of the move before it. Code runs only after everything that it depends on is
+committed.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ log = logging.getLogger("perdure")
 
 
 class Activations:
-    """Has runs go on: writes the moves that need no code, then runs code or waits. The parts that do this report here.
+    """Goes on with runs: writes the moves that need no code, then runs code or waits. The parts that do this report
+    here.
 
     A run does one thing at a time.
     """
@@ -108,7 +110,7 @@ class Activations:
         return (yield from self._commits.write(live, draft, is_loaded=is_loaded))
 
     def committed(self, live: LiveOperation, draft: Draft) -> None:
-        """Do what follows a commit: run code, or wait."""
+        """Go on after a commit: run code, or wait."""
         if live.is_closed or draft.state is not None:
             return
         if live.timer is not None:
@@ -116,7 +118,7 @@ class Activations:
             live.timer = None
         if draft.code is not None:
             if live.is_stale or live.asked > draft.asked:
-                self.go_on(live)  # It was asked to give up after the draft was made, or may have been.
+                self.go_on(live)  # It was, or may have been, asked to give up after the draft was made.
             else:
                 self.steps.execute(live, draft.code)
             return
@@ -131,8 +133,8 @@ class Activations:
             self._runs.evict()
 
     def _has_changed(self, live: LiveOperation, draft: Draft) -> bool:
-        """Return whether the run can go on, since it was notified while it was busy, or has not yet the status that it
-        is to rest in."""
+        """Return whether the run can go on now: it was notified while it was busy, or it does not have the status of
+        its draft yet."""
         run = self._lookup(live.id)
         if run is None or run.status is not draft.status:
             return run is not None
@@ -140,7 +142,8 @@ class Activations:
         move = next_move(live.plan, live.view(now), live.progress)
         if isinstance(move, Code):
             return not live.is_pausing(move, now)
-        # By its rows it may have ended: another engine may have it without this one's knowledge.
+        # According to its rows the run may have ended: another engine may have taken it, and this engine does not know
+        # yet.
         return not isinstance(move, (Wait, Nothing))
 
     def _due(self, live: LiveOperation) -> None:
@@ -150,7 +153,7 @@ class Activations:
     # Outcomes of code.
 
     def land(self, live: LiveOperation, code: Code, outcome: Outcome, *, is_loaded: bool = False) -> None:
-        """Have the outcome of a run's code written."""
+        """Write the outcome of a run's code."""
         run = self._lookup(live.id)
         if run is not None and run.claim == live.claim:
             self.drafts.make(live, self._draft_landing(live, code, outcome, run.status, is_loaded=is_loaded))
@@ -169,8 +172,8 @@ class Activations:
         return (yield from self._commits.write(live, draft, is_loaded=is_loaded, again=again))
 
     def _land_staged(self, live: LiveOperation, staged: Staged) -> None:
-        """Write the outcome that code staged with its own writes before a crash. It comes before anything that the run
-        was asked since."""
+        """Write the outcome that code staged with its own writes before a crash. It is written before any later request
+        to the run is handled."""
         try:
             code, outcome = self._transactions.read(live.plan, staged)
         except Mismatch as error:

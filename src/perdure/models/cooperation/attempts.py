@@ -1,8 +1,8 @@
-"""Attempts of an operation's code: how often it is tried, how long it may take, what is known of failed attempts, and
-whether another one follows.
+"""Attempts of an operation's code: how often the code is tried, how long an attempt may take, the record of failed
+attempts, and whether another attempt follows.
 
-A failed attempt leaves no rows. The store has a wait at the position of the code, with the attempts so far. It stays
-there until the code has ended, so that a crash forgets no attempt whose pause was long enough to be stored.
+A failed attempt leaves no rows. The store has a wait at the position of the code, with the attempts so far. The wait
+stays there until the code has ended. So a crash loses no attempt whose pause was long enough to be stored.
 
 A failure of the infrastructure counts against nothing, and begins no rollback: the code is tried again.
 """
@@ -65,15 +65,15 @@ def _seconds(duration: Duration | None, name: str, what: str) -> float | None:
 
 
 class Attempts(Struct, kw_only=True):
-    """What is known of code that has not ended: the failed attempts, when the next one is due, and the details of the
+    """The record of code that has not ended: the failed attempts, the time of the next attempt, and the details of the
     newest heartbeat, as JSON."""
 
     position: str
     name: str  # of the step
     failed: int = 0  # attempts that count against the policy
-    history: list[Attempt] = field(default_factory=list)  # the last ones
+    history: list[Attempt] = field(default_factory=list)  # the last attempts
     due_at: int = 0
-    pause_us: int = 0  # before the next one
+    pause_us: int = 0  # the pause before the next attempt
     since: int = 0
     details: str | None = None
     is_stored: bool = False
@@ -120,12 +120,12 @@ def read_attempts(wait: Wait, details: str | None) -> Attempts:
 
 
 def is_infrastructure(error: BaseException) -> bool:
-    """Return whether an error says only that the code could not do its work for now, and nothing about the work."""
+    """Return whether an error is a temporary failure of the infrastructure, and says nothing about the work itself."""
     return isinstance(error, InfrastructureFailed) or is_of_the_store(error)
 
 
 def note_failure(attempts: Attempts, policy: Retry | None, error: BaseException, now: int, random: float) -> bool:
-    """Note a failed attempt. Return whether another one follows, at `due_at`. Raises what the policy raises.
+    """Note a failed attempt. Return whether another attempt follows, at `due_at`. Raises the errors of the policy.
 
     A failure of the infrastructure does not count against the policy, and another attempt always follows it.
     """

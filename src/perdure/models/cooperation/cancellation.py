@@ -1,9 +1,9 @@
 """Cancellation: the row that requests it, and the reasons for which a run gives up.
 
-A run looks for reasons before and after each step, and a step may look for them itself. It gives up if it was
-cancelled or a run above it was, one of its tokens was cancelled (token_cancellation.py), a run above it rolls back, or
-its deadline has passed (deadlines.py). Then it rolls back (rollback.py). A strategy may ignore reasons. How runs are
-notified is in notifications.py. Cancellations of functions and graphs are in perdure/kernel/rules/cancellation.py.
+A run looks for reasons before and after each step, and a step may look for them itself. It gives up in four cases: it
+or a run above it was cancelled, one of its tokens was cancelled (token_cancellation.py), a run above it rolls back, or
+its deadline has passed (deadlines.py). Then it rolls back (rollback.py). A strategy may ignore reasons. Runs are
+notified in notifications.py. Functions and graphs are cancelled in perdure/kernel/rules/cancellation.py.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def heeded(plan: Plan, run: OperationRun, context: Context, *, rolling_back: boo
 
 
 def reasons(run: OperationRun, context: Context, *, rolling_back: bool) -> tuple[Failure, ...]:
-    """Return why the run is to give up. During a rollback only a deadline counts."""
+    """Return the reasons why the run must give up. During a rollback only a deadline counts."""
     if not context.values and run.rollback_request is None and not run.asks:
         return ()
     deadline = context.get(ROLLBACK_DEADLINE if rolling_back else HAPPY_DEADLINE)

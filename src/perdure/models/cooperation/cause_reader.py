@@ -29,7 +29,7 @@ class CauseReader:
     async def for_code(self, failure: Failure) -> Failure:
         """Return the failure with its causes for a step's code.
 
-        If the store does not answer, the failure has references: a failure of the store is not the step's failure.
+        If the store does not answer, the failure keeps its references: a failure of the store must not fail the step.
         """
         try:
             return await self.whole(failure)

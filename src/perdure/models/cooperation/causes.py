@@ -1,4 +1,5 @@
-"""Reads back the causes of a failure that other rows have, within bounds, before code or a caller sees the failure."""
+"""Reads the causes of a failure that other rows have stored, within bounds, before code or a caller sees the
+failure."""
 
 from __future__ import annotations
 
@@ -50,8 +51,8 @@ class KnownFailures:
 async def whole(failure: Failure, read: Read) -> Failure:
     """Return the failure with its causes: at most LEVELS_MAX levels of them, and READ_MAX in all.
 
-    References take the place of the rest, each with its root cause. Nothing is read if the failure has no references.
-    Raises what `read` raises.
+    The other causes stay references, each with its root cause. Nothing is read if the failure has no references. Raises
+    the errors of `read`.
     """
     found: dict[str, Failure] = {}
     wanted = [*_cut(failure, {})]
@@ -75,7 +76,7 @@ def resolved(failure: Failure, found: Mapping[str, Failure], levels: int = LEVEL
 
 
 def _cut(failure: Failure, found: Mapping[str, Failure]) -> dict[str, None]:
-    """Return the places of a failure's references, each once, without those that were found."""
+    """Return the places of a failure's references, each once, without the places that were found."""
     places: dict[str, None] = {}
     waiting = [failure]
     while waiting:

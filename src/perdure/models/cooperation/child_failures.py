@@ -1,8 +1,9 @@
-"""Failures of children: what a run does about them once all its children have ended.
+"""Failures of children: how a run reacts to them once all its children have ended.
 
-The step that emitted the message may have a handler of child failures. If it returns, the failures are handled; what it
-emits is waited for, and it is called again if that fails. Without a handler, or if it raises, the run rolls back
-(rollback.py), or its rollback fails if it rolls back already. The executor calls the handler (executor.py).
+The step that emitted the message may have a handler of child failures. If the handler returns, the failures are
+handled. The run then waits for the messages that the handler emitted, and calls the handler again if these fail.
+Without a handler, or if the handler raises, the run rolls back (rollback.py). If the run already rolls back, its
+rollback fails. The executor calls the handler (executor.py).
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from perdure.models.cooperation.progress import Instance, Progress, Window
 
 
 def failures_of_children(run: OperationRun, window: Window) -> list[tuple[Failure, bool]]:
-    """Return the failures of the window's children in the order of emission, each with whether its child left something
-    undone."""
+    """Return the failures of the window's children in the order of emission. Each has a flag: True if its child left
+    something undone."""
     found: list[tuple[Failure, bool]] = []
     if not (window.emitted or window.undone):
         return found
@@ -36,10 +37,10 @@ def _unknown(child: Child) -> Failure:
 
 
 def child_failure(step: str, source: str, failed: Sequence[tuple[Failure, bool]]) -> Failure:
-    """Return a parent's failure for children that rolled back (False) or could not (True).
+    """Return a parent's failure for children that rolled back (flag False) or could not roll back (flag True).
 
-    The failures of children that could not roll back come first, since what these did is still there. Apart from that
-    the children's order holds.
+    The failures of children that could not roll back come first, because the work of these children is not undone.
+    Otherwise the failures are in the children's order.
     """
     worst = [failure for failure, is_left_undone in failed if is_left_undone]
     rest = [failure for failure, is_left_undone in failed if not is_left_undone]

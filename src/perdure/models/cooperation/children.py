@@ -53,10 +53,10 @@ _NOBODY: Final[dict[str, Child]] = {}  # used while there is no window; never wr
 
 
 class Outstanding(Struct, frozen=True, gc=False):
-    """The children that a window waits for: those that have not begun their work, or their rollback (`missing`), and
-    those that have begun and not ended (`busy`).
+    """The children that a window waits for. `missing` children have not begun their work, or their rollback. `busy`
+    children have begun and not ended.
 
-    `emitted` are the window's messages without those whose handlers were asked to undo.
+    `emitted` are the window's messages, except the messages whose handlers were asked to undo.
     """
 
     missing: Collection[Child]
@@ -73,7 +73,7 @@ class Children:
         self._known: dict[str, Child] = {}
         self._ids: dict[str, list[str]] = {}  # by message
         self._new: list[Child] = []  # about to be written
-        self._window: Window | None = None  # to which the following belong
+        self._window: Window | None = None  # the window that the following fields belong to
         self._emitted = self._undone = _NO_IDS
         self._missing = self._busy = _NOBODY
         for child in children:
@@ -98,7 +98,8 @@ class Children:
         return any(child.handler == handler for child in self.of((message_id,)))
 
     def outstanding(self, window: Window) -> Outstanding:
-        """Return what a window waits for. Its children are sorted once; after that each child that changes is moved."""
+        """Return the children that a window waits for. They are sorted once. After that, each child that changes is
+        moved."""
         if window is not self._window:
             self._window = window
             self._emitted, self._undone = frozenset(window.emitted), frozenset(window.undone)

@@ -1,4 +1,4 @@
-"""Commits of drafts: what a run did becomes an op for the coordinator, and the answer decides how the run goes on."""
+"""Commits of drafts: a draft becomes an op for the coordinator, whose answer decides how the run goes on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CommitListener(Protocol):
     """Goes on with runs whose drafts are committed, or must be made anew."""
 
     def committed(self, live: LiveOperation, draft: Draft) -> None:
-        """Do what follows a commit."""
+        """Go on after a commit."""
         ...
 
     def go_on(self, live: LiveOperation) -> None:
@@ -34,7 +34,7 @@ class CommitListener(Protocol):
 
 
 class Commits:
-    """Has drafts committed. If the coordinator refuses a draft since something has changed, writes it by that."""
+    """Commits drafts. If the coordinator refuses a draft because something has changed, makes the draft again."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Commits:
     def write(
         self, live: LiveOperation, draft: Draft, *, is_loaded: bool = False, again: Callable[[], None] | None = None
     ) -> Making:
-        """Have a draft committed. If it must be written again, `again` is called; by default the run goes on."""
+        """Commit a draft. If the draft must be made again, calls `again`. By default the run goes on."""
         run = self._lookup(live.id)
         if run is None or run.claim != live.claim:
             return None  # Another engine has the run by now, and this one is about to drop it.
@@ -116,8 +116,8 @@ class Commits:
     def proceed(self) -> None:
         """Go on with runs whose drafts are committed.
 
-        Call this after all effects of the commit are performed. Then a run that the same commit has notified has read
-        the notification, and begins no step after it was asked to give up.
+        Call this after all effects of the commit are performed. By then, a run that the same commit has notified has
+        read the notification. So it begins no step after it was asked to give up.
         """
         landed, self._landed = self._landed, []
         for live, draft in landed:
@@ -155,7 +155,7 @@ class Commits:
             self._reader.read_anew(live)
 
     async def _write_again(self, live: LiveOperation, again: Callable[[], None] | None) -> None:
-        """Read the registry, which has changed, and write the same once more by its new version."""
+        """Read the registry, which has changed, and make the draft again with the new version of the registry."""
         while not live.is_closed:
             try:
                 await self._registry.load(again=True)
@@ -164,7 +164,7 @@ class Commits:
                 await asyncio.sleep(0.1)
             else:
                 break
-        # The change may have met many runs, which then all come here at once.
+        # The change may affect many runs. All of them then come here at once.
         self._turns.soon(live, partial(self._once_more, live, again or partial(self._listener.go_on, live)))
 
     def _once_more(self, live: LiveOperation, go_on: Callable[[], None]) -> None:

@@ -1,7 +1,9 @@
-"""The context that travels with messages: named values. Deadlines (deadlines.py) and cancellation tokens are in it.
+"""The context of messages: named values that travel with them, such as deadlines (deadlines.py) and cancellation
+tokens.
 
-A child's first step sees its emitter's context and what the emission added. Later steps, and the handlers of what they
-emit, see what a step puts in. The parent never does. In a rollback, a parent's context is laid over its child's.
+A child's first step sees its emitter's context, and the values that the emission added. A value that a step puts in is
+seen by later steps and by the handlers of their messages. The parent never sees it. In a rollback, a parent's context
+is laid over its child's context.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ _KEYS: dict[str, Key[Any]] = {}
 
 
 class ReadableKey(Generic[V_co]):
-    """The half of a key that reads. Where a value of any type will do, a key of every type is accepted."""
+    """The half of a key that reads. It is covariant: where a key of a base type is expected, a key of a subtype is
+    accepted."""
 
     name: str
     type: type_[V_co]
@@ -46,8 +49,8 @@ class ReadableKey(Generic[V_co]):
 class Key(ReadableKey[V]):
     """A named, typed value of a context: `TENANT = Key("tenant", str)`.
 
-    `merge(own, other)` returns the value when one context is laid over another and both have one. Without it the upper
-    value holds. Where the key is not defined, its values are passed on as they are.
+    `merge(own, other)` returns the combined value if one context is laid over another and both have a value. Without
+    `merge` the upper value counts. A process that does not define the key passes its values on unchanged.
     """
 
     def __init__(self, name: str, type: type[V], *, merge: Callable[[V, V], V] | None = None) -> None:
@@ -134,7 +137,7 @@ class CancellationToken(Struct, frozen=True):
 
     @property
     def tag(self) -> str:
-        """The key of the tag that runs have which were given this token."""
+        """The key of the tag of runs that were given this token."""
         return f"{TOKEN_TAG}{self.name}"
 
 
@@ -146,15 +149,16 @@ def united(own: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
 TOKENS: Final = Key("perdure.tokens", tuple[str, ...], merge=united)
 
 
-# Set in what a rollback emits: the number of ids in the lineage of the run that rolls back. A cancellation or a
-# rollback of that run, or of a run above it, is the reason for the emission, and does not stop it.
+# Set in messages that a rollback emits: the number of ids in the lineage of the run that rolls back. A cancellation or
+# a rollback of that run, or of a run above it, is the reason for the emission. So it does not stop the emission.
 EXEMPT: Final = Key("perdure.exempt", int, merge=max)
 
-# Set in what a function emits: how many levels of operations and functions are above that root (see nesting_depth.py).
+# Set in messages that a function emits: how many levels of operations and functions are above that root (see
+# nesting_depth.py).
 ABOVE: Final = Key("perdure.levels_above", int, merge=max)
 
 # When handlers of a message may begin, in microseconds since the epoch. Only the context of the message's EMITTED has
-# it: a run that has begun does not, and neither does what that run emits.
+# this key. The contexts of runs that have begun, and of their messages, do not have it.
 NOT_BEFORE: Final = Key("perdure.not_before", int, merge=max)
 
 # How many times periodic operations have run, by name.

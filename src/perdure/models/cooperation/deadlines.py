@@ -1,7 +1,8 @@
 """Deadlines of operations: of the happy path, of the rollback, or of both. They travel in the context of messages.
 
-Children inherit them, and the earliest counts; the others are kept in its trace. A run that misses one gives up as if
-it was cancelled (cancellation.py). Deadlines of functions and graphs are in perdure/kernel/rules/deadlines.py.
+Children inherit them. The earliest deadline counts, and its trace keeps the others. A run that misses a deadline gives
+up as if it were cancelled (cancellation.py). Deadlines of functions and graphs are in
+perdure/kernel/rules/deadlines.py.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ def deadline_in(context: Context | None, *, rolling_back: bool) -> int | None:
 
 
 def for_compensation(context: Context, depth: int) -> Context:
-    """Return the context of what a rollback emits: its handlers must end by the rollback's deadline, and the reasons
-    for the rollback do not stop them."""
+    """Return the context for messages of a rollback. Their handlers must end by the rollback's deadline, and the
+    reasons for the rollback do not stop these handlers."""
     limit = context.get(ROLLBACK_DEADLINE)
     found = context.without(HAPPY_DEADLINE).put(EXEMPT, depth)
     return found if limit is None else found.put(HAPPY_DEADLINE, limit)
@@ -88,7 +89,7 @@ def bounded(
     """Return a context with deadlines, a delay before handlers may begin, and tokens.
 
     The earliest deadline counts. Raises InvalidArguments for a time without a time zone, a time beyond the year 9999, a
-    negative delay, and a token that is no CancellationToken.
+    negative delay, and a token that is not a CancellationToken.
     """
     if names := checked_tokens(tokens):
         context = context.put(TOKENS, united(token_names(context), names))
@@ -134,8 +135,8 @@ def missed_deadline(deadline: Deadline, source: str, *, rolling_back: bool) -> F
 
 
 def deadline_ahead(context: Context, now: int, *, rolling_back: bool) -> int | None:
-    """The deadline, unless it has passed: a run that still waits then does not mind it, and must not be woken by it
-    again and again."""
+    """Return the deadline, or None if it has passed. A run that still waits after its deadline ignores it, and must not
+    be woken by it again and again."""
     deadline = deadline_in(context, rolling_back=rolling_back)
     return None if deadline is None or deadline <= now else deadline
 

@@ -1,4 +1,4 @@
-"""Definitions of operations: their steps, and what a step may say about the next one."""
+"""Definitions of operations: their steps, and how a step names the next step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ M = TypeVar("M")
 
 Policy = Literal["halt", "continue"]
 
-# Wrong values of these are refused here, with the place of the definition.
+# Wrong values of these parameters are refused here, with the place of the definition in the error.
 _OWN = ("topic", "policy", "strategy", "duration", "time")
 _VERSION_MAX_CHARS = 100
 
@@ -89,9 +89,10 @@ class OperationStep(Generic[M]):
         timeout: Duration | None = None,
         heartbeat_timeout: Duration | None = None,
     ) -> Any:
-        """Have this called with (scope, message, cause) to undo the step, after its children were rolled back.
+        """Set the function that undoes the step, called with (scope, message, cause).
 
-        The options are those of a step. If the last attempt fails, the rollback has failed.
+        It is called after the step's children were rolled back. It takes the options of a step. If the last attempt
+        fails, the rollback has failed.
         """
 
         def decorate(function: Rollback[M]) -> Rollback[M]:
@@ -127,16 +128,18 @@ class OperationStep(Generic[M]):
         timeout: Duration | None = None,
         heartbeat_timeout: Duration | None = None,
     ) -> Any:
-        """Have this called with (scope, message, failure, attempt) when children have failed and rolled back.
+        """Set the function for failures of children, called with (scope, message, failure, attempt).
 
-        If the function returns, the failure is dealt with. The run waits for what the function emitted, and then goes
-        on. If that fails too, the function is called again, with the next attempt. If it raises, the run rolls back.
+        It is called when children have failed and rolled back. If the function returns, the failure is handled. The run
+        waits for the handlers of the messages that the function emitted, and then goes on. If these handlers fail too,
+        the function is called again, with the next attempt. If the function raises, the run rolls back.
 
-        `scope.next_step` is where the step said to go on. It holds if the function returns nothing. A NextStep replaces
-        it.
+        `scope.next_step` is the next step that the step named. It counts if the function returns nothing. If the
+        function returns a NextStep, that step counts instead.
 
         In a rollback (`scope.rolling_back`), the function is called in the same way when children cannot be rolled
-        back. The options are those of a step. `attempt` counts failures of children, not attempts of this function.
+        back. The function takes the options of a step. `attempt` counts failures of children, not attempts of this
+        function.
         """
 
         def decorate(function: OnChildFailure[M]) -> OnChildFailure[M]:
@@ -153,10 +156,10 @@ class OperationStep(Generic[M]):
         return decorate if function is None else decorate(function)
 
     def finally_(self, function: Finally[M]) -> Finally[M]:
-        """Have this called with (scope, message) in any case, once.
+        """Set the function that is called in any case, exactly once, with (scope, message).
 
         It is called after the step and its children, when the step raises, or while the step is rolled back. After it
-        the run goes where the step said.
+        the run goes to the step that the step named.
         """
         self._check(function, "a finally", 2, self.cleanup)
         self.cleanup = function
@@ -198,7 +201,7 @@ class Node(Struct, frozen=True, kw_only=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """An operation as the machine takes it."""
+    """An operation in the form that the machine takes."""
 
     handler: str
     policy: Policy
@@ -214,7 +217,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         raise LookupError(name)
 
     def said(self, target: int | None, index: int) -> NextStep:
-        """Return where a step said to go on, as the step says it: the reverse of `target`."""
+        """Return the NextStep that names a place in the plan: the reverse of `target`."""
         if target is None:
             return NextStep("go_on")
         if target == index:
@@ -226,19 +229,19 @@ class Plan(Struct, frozen=True, kw_only=True):
         return NextStep("go_to", self.nodes[target + 1].name if is_scheduled else name)
 
     def named(self, said: NextStep | None) -> NextStep | None:
-        """Return what a step said, with a name in place of a number. In changed code a number may mean another step."""
+        """Return a NextStep with a name in place of a number. In changed code a number may mean another step."""
         if said is None or type(said.target) is not int or not 0 <= said.target < len(self.entries):
             return said
         return self.said(self.entries[said.target], -1)
 
     def target(self, said: NextStep | None, index: int) -> int | None:
-        """Return where a step says to go on, as a place in the plan, or None for the following step. Raises
+        """Return the place in the plan that a NextStep names, or None for the following step. Raises
         InvalidArguments."""
         if said is None or said.kind == "go_on":
             return None
         if said.kind == "repeat":
             return index
-        if type(said.target) is int and 0 <= said.target < len(self.entries):  # True is no number.
+        if type(said.target) is int and 0 <= said.target < len(self.entries):  # True is not a number.
             return self.entries[said.target]
         for entry in self.entries:
             # A scheduled step begins with the sleep before it, but it is named by its own name.
@@ -253,14 +256,15 @@ class Plan(Struct, frozen=True, kw_only=True):
 class Operation(Generic[M]):
     """Handles the messages of a topic in steps.
 
-    A step begins when all handlers of what the step before it emitted have ended. If one fails, all that was done is
+    A step begins when all handlers of the messages of the step before it have ended. If a handler fails, all work is
     undone in reverse order, through the whole hierarchy.
 
     `policy` says what follows when something cannot be undone. "halt" stops the rollback there, "continue" goes on with
-    the rest. Either way the run ends as rollback_failed. `strategy` says which handlers the run waits for.
+    the remaining steps. Either way the run ends as rollback_failed. `strategy` says which handlers the run waits for.
 
-    A run stays with the `version` that has begun it: only an engine that has that version goes on with it. The handler
-    is the same in all versions. Any version may begin new runs. If an engine has several, the one listed last does.
+    A run stays with the `version` that has begun it: only an engine that has that version goes on with the run. All
+    versions are the same handler. Any version may begin new runs. If an engine has several versions, the version listed
+    last begins them.
     """
 
     def __init__(
@@ -321,15 +325,15 @@ class Operation(Generic[M]):
     ) -> Any:
         """Make a function the operation's next step: it gets the scope and the message, and may return a NextStep.
 
-        With a `retry` policy a step that raises is tried again. Without one its run rolls back at once. `timeout`
+        With a `retry` policy a step that raises is tried again. Without a policy its run rolls back at once. `timeout`
         bounds each attempt, from the beginning of its body. `heartbeat_timeout` bounds the time without a heartbeat
         (`current_step().heartbeat()`). All attempts have the same idempotency key. A step that raises
         InfrastructureFailed is always tried again.
 
-        With `at` the step begins at that time, which may depend on the message, and not before. If it is
-        `transactional`, what it writes through `current_step().connection` is committed once, together with all that it
-        asks of its scope, or not at all. The same holds for its rollback, its finally and its handler of child
-        failures.
+        With `at` the step does not begin before that time, which may depend on the message. If the step is
+        `transactional`, its writes through `current_step().connection` are committed once, together with everything
+        that it asks of its scope, or not at all. This also applies to its rollback, its finally and its handler of
+        child failures.
         """
 
         def decorate(function: Invoke[M]) -> OperationStep[M]:
@@ -350,7 +354,7 @@ class Operation(Generic[M]):
         return decorate if function is None else decorate(function)
 
     def sleep(self, duration: Duration | Callable[[M], Duration], *, name: str | None = None) -> None:
-        """Have the operation wait here before the next step; the duration may depend on the message."""
+        """Let the operation wait here before the next step. The duration may depend on the message."""
         if not callable(duration):
             span_of(
                 duration, f"operation {self.name!r} at {caller()}: the duration of sleep()", error=InvalidDefinition
@@ -358,11 +362,11 @@ class Operation(Generic[M]):
         self._declare(_sleeping(self._name_for("sleep", name, caller()), lasting(duration)))
 
     def sleep_until(self, time: datetime | Callable[[M], datetime], *, name: str | None = None) -> None:
-        """Have the operation wait here until a time, which may depend on the message."""
+        """Let the operation wait here until a time, which may depend on the message."""
         self._declare(_sleeping(self._name_for("sleep", name, caller()), until(time)))
 
     def periodic(self, every: Duration, *, count: int) -> None:
-        """Have the operation run `count` times.
+        """Let the operation run `count` times.
 
         Each run waits here for `every`. Then it emits its message again on the global scope, unless it is the last run,
         and goes on.
@@ -423,7 +427,7 @@ class Operation(Generic[M]):
 
     @cached_property
     def plan(self) -> Plan:
-        """The steps in order, as the machine takes them. Once it is read, the operation cannot be changed."""
+        """The steps in order, as the machine takes them. After the first read the operation cannot be changed."""
         if not self._declared:
             raise InvalidDefinition(f"operation {self.name!r} at {self.where} has no steps")
         taken = self._names()

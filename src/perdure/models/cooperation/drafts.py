@@ -19,7 +19,7 @@ from perdure.models.cooperation.live_run import LiveOperation
 
 log = logging.getLogger("perdure")
 
-SMALL_AT_ONCE_MAX: Final = 128  # drafts of one piece in one turn, of those that had to wait
+SMALL_AT_ONCE_MAX: Final = 128  # how many waiting drafts of one piece are made in one turn
 
 Making = Pieces[Callable[[], None] | None]  # returns what to call once the draft is complete, or None
 
@@ -60,8 +60,8 @@ class Drafts:
         self._open[live].append(effect)
 
     def take_in(self, live: LiveOperation) -> Pieces[None]:
-        """Have a run take in all notifications that arrived while its draft was made. After the last piece none is
-        left."""
+        """Let a run take in all notifications that arrived while its draft was made. After the last piece, no
+        notification is left."""
         waiting = self._open.get(live)
         while waiting:
             for _ in range(min(len(waiting), PIECE_ITEMS_MAX)):

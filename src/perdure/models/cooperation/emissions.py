@@ -1,4 +1,4 @@
-"""Emissions as rows: the message, its EMITTED, and a run for every handler that is expected, all in one commit.
+"""Emissions as rows: the message, its EMITTED, and a run for every expected handler, all in one commit.
 
 `emit` is pure: emissions in, rows and new runs out. The runs in memory, and the ops that create them, are in
 handler_runs.py. An emission on the global scope has a root of its own.
@@ -23,7 +23,7 @@ from perdure.models.cooperation.strategies import Handlers, Registry, Strategy
 
 
 class Emitting(Struct, frozen=True, kw_only=True):
-    """What is needed to write emissions: each topic's known handlers, new ids for runs, and the time."""
+    """The data for writing emissions: each topic's known handlers, new ids for runs, and the time."""
 
     handlers: Mapping[str, Handlers]
     ids: Iterator[str]
@@ -68,7 +68,7 @@ def emit(
 ) -> Writes:
     """Return the rows, messages and new runs of emissions. The strategy chooses the handlers that are expected.
 
-    If there is no origin, and for what a step emits on the global scope, all registered handlers are expected."""
+    All registered handlers are expected if there is no origin, or if a step emits on the global scope."""
     messages: list[Message] = []
     rows: list[MessageEvent] = []
     runs: list[NewRun] = []
@@ -131,5 +131,5 @@ def emit(
 
 
 def given_tokens(context: Context | None, inherited: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of the tokens that a message was given, without those that its emitter has."""
+    """Return the names of the tokens that a message was given, without the tokens of its emitter."""
     return tuple(name for name in token_names(context) if name not in inherited)

@@ -1,7 +1,7 @@
 """Runs the code of operations: steps, their rollbacks, their handlers of child failures, and their finally functions.
 
 Async functions run on the process's loop (see step_tasks.py), plain functions in threads. The scope of a function notes
-everything that the function asks for. The executor returns these notes once the function has returned.
+its requests, and the executor returns them after the function has returned.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class AttemptContexts(Protocol):
 
 
 class TryAgain(Struct, frozen=True):
-    """The outcome of a failed attempt that another one follows: see the execution's `attempts`."""
+    """The outcome of a failed attempt that is tried again: see the execution's `attempts`."""
 
 
 class Executor:
@@ -173,8 +173,8 @@ class Executor:
         code = execution.code
         if type(code) is not Invoke:
             code = await self._with_causes(code)
-            # The fence was checked before the causes were read. If the run is no longer this engine's, or gives up, the
-            # execution has been dropped and its task cancelled by the time that the fence is checked again.
+            # The fence was checked before the causes were read, so it is checked again. If the run no longer belongs to
+            # this engine, or gives up, the execution is dropped and its task cancelled before the check returns.
             await self._fence_check.check_for(execution.run_id, lambda: execution.dropped)
         scope = self._scope(execution.live, code)
         return asked(scope, await called(execution, code, scope, partial(self.call, execution)))
@@ -212,7 +212,7 @@ class Executor:
 async def called(
     execution: StepExecution, code: Code, scope: Scope, call: Callable[..., Awaitable[Any]]
 ) -> NextStep | None:
-    """Call all functions that a move names, each through `call`. Return where the code said to go on."""
+    """Call all functions that a move names, each through `call`. Return the next step that the code named."""
     live = execution.live
     node, message = live.plan.nodes[code.index], live.message
     match code:
@@ -244,10 +244,10 @@ async def called(
 
 
 def _returns(live: LiveOperation) -> Returns:
-    """Return what a run's children have returned.
+    """Return the values that a run's children have returned.
 
-    This is made when a step asks for it: a run may have ten thousand children, and most of its steps do not ask. A
-    plain function asks in a thread, so the lists are copied before they are searched.
+    They are collected when a step asks for them: a run may have ten thousand children, and most of its steps do not
+    ask. A plain function asks in a thread, so the lists are copied before they are searched.
     """
     children, values = [*live.children], [*live.values.values()]
     topics = live.topics
@@ -255,8 +255,8 @@ def _returns(live: LiveOperation) -> Returns:
 
 
 def _explained(execution: StepExecution, error: BaseException) -> BaseException:
-    """Return the error that an attempt failed with. If the engine did not cancel the attempt, the code itself did, and
-    that is a failure like any other."""
+    """Return the error that an attempt failed with. If the engine did not cancel the attempt, the code has cancelled
+    itself. That counts as a failure."""
     if isinstance(error, (KeyboardInterrupt, SystemExit)):
         exited = NonRetryable(failed_by_exit(error, f"step {execution.code.name!r}"))
         exited.__cause__ = error
@@ -292,7 +292,7 @@ def within_bounds(live: LiveOperation, outcome: Outcome, payload_bytes_max: int)
 
 
 def _sizes(outcome: Returned) -> Iterator[tuple[str, int]]:
-    """Yield all that code wants stored, each with its length."""
+    """Yield the values that code wants to store, each with its size in bytes."""
     for emission in outcome.emissions:
         yield f"a message on topic {emission.topic!r}", bytes_of(emission.payload)
         if emission.call is not None:
@@ -321,7 +321,7 @@ def effort_of(live: LiveOperation, code: Code) -> Effort:
 
 
 def _next_step(live: LiveOperation, code: Handle) -> NextStep | None:
-    """Return where the step said to go on, for its handler of child failures."""
+    """Return the next step that the step named, for its handler of child failures."""
     return None if code.rolling_back else live.plan.said(code.next_step, code.index)
 
 

@@ -58,10 +58,10 @@ class Frame(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Failure(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What went wrong in one run.
+    """A failure of one run.
 
-    `source` is "operation[run]". `causes` are the failures that led to this one, the most important first; failures of
-    children are among them.
+    `source` is "operation[run]". `causes` are the failures that led to this one, the most important first. They include
+    failures of children.
 
     `place` is the row that has the failure ("run/number"). If the failure is `cut`, its stack and all causes but the
     root cause are left out here: they are in that row.
@@ -74,16 +74,17 @@ class Failure(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     causes: tuple[Failure, ...] = ()
     step: str = ""  # the step whose code raised it
     attempts: int = 1  # how often that code was tried
-    left_undone: bool = False  # A rollback failed with it; why there was a rollback is its last cause.
+    left_undone: bool = False  # A rollback failed with it. Its last cause is the reason for the rollback.
     place: str = ""
     cut: bool = False
 
     def error(self) -> ScopeFailed:
-        """Return an exception to raise: the step then fails with this very failure, not with one that wraps it.
+        """Return an exception to raise. The step then fails with this very failure, not with a failure that wraps it.
 
         The first line of the exception's message is the root cause. The second line is this failure, if it is not the
-        root cause itself. A function that failed with a hierarchy of its own has a message of this form. If it is the
-        root cause, only the first line of its message is used, so that messages do not grow from level to level.
+        root cause itself. If a function failed because of its own hierarchy, the message of its failure already has
+        this form. If that failure is the root cause, only the first line of its message is used, so that messages do
+        not grow from level to level.
         """
         root = self.root_cause
         text = root.message.partition("\n")[0] if root.type == _SCOPE_FAILED else root.line()
@@ -91,10 +92,10 @@ class Failure(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
 
     @property
     def root_cause(self) -> Failure:
-        """The failure that this one began with: what code raised, or a caller asked for, deepest in the hierarchy.
+        """The failure that this one began with, deepest in the hierarchy. Code raised it, or a caller requested it.
 
-        If several children failed, it is that of the first one. If something could not be undone, it is the reason for
-        that. The exceptions that led to an exception inside the same code are no root causes.
+        If several children failed, it is the root cause of the first failure. If something could not be undone, it is
+        the reason for that. Exceptions that led to another exception inside the same code do not count.
         """
         found = self
         while found.causes:
@@ -182,7 +183,7 @@ def gave_up(reasons: Sequence[Failure], source: str) -> Failure:
 
 
 def rollback_failed(failures: Sequence[Failure], began_with: Failure | None, source: str) -> Failure:
-    """Return why a run could not be rolled back. Its causes include why the run was to be rolled back."""
+    """Return the failure of a rollback. Its causes include the reason for the rollback."""
     if len(failures) == 1:
         first = failures[0]
         is_known = began_with is None or any(_is_same(cause, began_with) for cause in first.causes)
@@ -236,7 +237,7 @@ def placed(failure: Failure, scope: str, seq: int) -> Failure:
 
 
 def reference(failure: Failure) -> Failure:
-    """Return what a row stores of a failure that another row has."""
+    """Return the reference that a row stores if another row has the failure."""
     if failure.cut:
         return failure
     root = failure.root_cause
@@ -275,7 +276,7 @@ def _with_references(failure: Failure, levels: int) -> Failure:
 
 
 def within_levels(failure: Failure, levels: int = LEVELS_MAX) -> Failure:
-    """Return the failure with at most so many levels of causes. References take the place of the rest."""
+    """Return the failure with at most so many levels of causes. Deeper causes become references."""
     if levels == 0:
         return reference(failure)
     causes = tuple(within_levels(cause, levels - 1) for cause in failure.causes)
@@ -287,7 +288,7 @@ def within_levels(failure: Failure, levels: int = LEVELS_MAX) -> Failure:
 def trace(failure: Failure, shown_max: int = SHOWN_MAX) -> str:
     """Return the failure as people read it: run by run from the root down, each with its stack, causes indented.
 
-    At most `shown_max` failures are shown. The last line says how many are not.
+    At most `shown_max` failures are shown. The last line says how many are left out.
     """
     lines: list[str] = []
     shown, left_out = 0, 0

@@ -1,7 +1,8 @@
 """Finally functions of steps: each is called exactly once for an execution of its step.
 
-It is called after the step and its children have succeeded, as a step of its own (next_steps.py); inside the step if
-that fails for good (`called` in executor.py); or in the rollback of the step (rollback.py), if it has not run yet.
+There are three cases. After the step and its children have succeeded, the function is called as a step of its own
+(next_steps.py). If the step fails for good, the function is called inside the step (`called` in executor.py). If the
+step is rolled back before the function has run, the rollback calls it (rollback.py).
 """
 
 from __future__ import annotations

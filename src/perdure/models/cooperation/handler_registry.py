@@ -1,9 +1,9 @@
 """The registry of handlers as this process knows it: which operations handle which topics.
 
-A commit that emits names the version of the registry that it went by. Runs that wait for handlers are notified of new
-handlers after those were registered. The commit that registers a handler also stores a mark, as a handler of a topic on
-which no message is emitted: these runs are still to be notified. If the process dies before it has notified them, the
-next process that reads the registry finds the mark and does it.
+A commit that emits messages names the version of the registry that it used. Runs that wait for handlers are notified of
+new handlers after these were registered. The commit that registers a handler also stores a mark, which says that these
+runs must still be notified. The mark is stored as a handler of a topic on which no message is emitted. If the process
+dies before it has notified the runs, the next process that reads the registry finds the mark and notifies them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class HandlerRegistry:
         return self._version or 0
 
     async def register(self, handlers: Sequence[Pair], at: int) -> None:
-        """Have these handlers expected from now on. New ones among them are `unannounced`. Raises StoreError."""
+        """Register handlers, which emitters expect from now on. New handlers are `unannounced`. Raises StoreError."""
         await self.load(again=True)
         known = {topic: self.topics[topic].registered for topic, _ in handlers if topic in self.topics}
         if new := [pair for pair in handlers if pair[1] not in known.get(pair[0], ())]:
@@ -54,7 +54,7 @@ class HandlerRegistry:
             await self.load(again=True)
 
     async def retire(self, handlers: Sequence[Pair], at: int) -> bool:
-        """Take handlers out of the registry. Return whether one of them was in it. Raises StoreError."""
+        """Take handlers out of the registry. Return whether one of them was registered. Raises StoreError."""
         was_known: bool = await self._submit(RetireHandlers(run_id="", at=at, handlers=tuple(handlers)))
         await self.load(again=True)
         return was_known
@@ -64,7 +64,7 @@ class HandlerRegistry:
         await self.retire([_stored(mark) for mark in sorted(marks)], at)
 
     async def load(self, *, again: bool = False) -> None:
-        """Read the registry from the store, if it was not read before or `again`. Raises StoreError."""
+        """Read the registry from the store, if it was not read before, or with `again`. Raises StoreError."""
         if again or self._version is None:
             self._take(await self._store.handlers())
 

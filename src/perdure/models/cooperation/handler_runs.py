@@ -1,8 +1,8 @@
 """Runs of handlers: the commit that emits a message creates a run for each handler that is expected.
 
-Nothing looks for messages without a run: there is no tick. If the engine that emits has the code of a handler, the same
-commit writes SEEN with EMITTED, and the run begins at once. Otherwise an engine that has the code claims the run. Which
-handlers are expected is in emissions.py and handler_registry.py. Runs for handlers that register late are in
+No part of the engine polls for messages without a run. If the engine that emits has the code of a handler, the same
+commit writes SEEN with EMITTED, and the run begins at once. Otherwise an engine that has the code claims the run. The
+expected handlers come from emissions.py and handler_registry.py. Runs for handlers that register late are in
 missing_handlers.py.
 """
 
@@ -42,7 +42,7 @@ _USUAL: Final = Strategy()
 
 
 class Emitter:
-    """Makes runs of emissions: in memory, if the engine has the code; and as ops for the commit that emits."""
+    """Makes the runs of emissions: in memory if the engine has the code, and as ops for the commit that emits."""
 
     def __init__(
         self, *, operations: Operations, registry: HandlerRegistry, codec: Codec, ids: Ids, now: Callable[[], int]
@@ -73,7 +73,7 @@ class Emitter:
             yield self._ids(now)
 
     def take_in(self, draft: Draft, writes: Writes, now: int, live: LiveOperation | None) -> Pieces[None]:
-        """Add to a draft what is written beside rows: messages, with a run for each handler, and values."""
+        """Add everything except rows to a draft: messages, a run for each handler of a message, and values."""
         draft.values += writes.values
         if not writes.messages:
             return
@@ -101,7 +101,7 @@ class Emitter:
     def _begun(
         self, draft: Draft, run: NewRun, origin: MessageEvent, message: Message, now: int
     ) -> LiveOperation | None:
-        """Return a new run in memory, if this engine has its code: then the commit writes SEEN with EMITTED."""
+        """Return a new run in memory, if this engine has its code. In that case the commit writes SEEN with EMITTED."""
         operation = self._operations.get((message.topic, run.handler))
         if operation is None:
             return None
@@ -133,7 +133,7 @@ class Emitter:
     def starts(
         self, draft: Draft, tags: Mapping[str, str], now: int, strategy: Strategy = _USUAL
     ) -> Pieces[tuple[ops.Start, ...]]:
-        """Return the ops that create a draft's new runs, those of calls first."""
+        """Return the ops that create a draft's new runs. The ops of calls come first."""
         tags = without_token_tags(tags)
         here = {began.id: began.operation for began in draft.began}
         topics = {message.id: message.topic for message in draft.messages} | draft.late
@@ -176,7 +176,8 @@ class Emitter:
     def members(self, draft: Draft, now: int) -> Pieces[tuple[ops.NotifyMembers, ...]]:
         """Return notifications for the tokens of new runs that no engine takes with this commit.
 
-        Those tokens may be cancelled already. Then the runs must end even if the service that handles them is down.
+        These tokens may be cancelled already. In that case the runs must end, even if the service that handles them is
+        down.
         """
         here = {began.id for began in draft.began}
         names: dict[str, None] = {}

@@ -1,4 +1,5 @@
-"""Holds of operations' runs. A hold says what can be done with the run without its code, as its rows show it."""
+"""Holds of operations' runs. A hold says what can be done with the run without its code. That follows from the run's
+rows."""
 
 from __future__ import annotations
 
@@ -28,11 +29,11 @@ from perdure.ports import RunFilter
 log = logging.getLogger("perdure")
 
 _PAGE = 200
-_ELSEWHERE = (EventType.EMITTED, EventType.ROLLBACK_EMITTED)  # The context of these rows is that of other runs.
+_ELSEWHERE = (EventType.EMITTED, EventType.ROLLBACK_EMITTED)  # The context of these rows belongs to other runs.
 
 
 class Holds:
-    """Holds runs of operations, and completes holds that were made without a look at the run's rows."""
+    """Holds runs of operations, and completes holds that were made without reading the run's rows."""
 
     def __init__(self, parts: HostParts, rows: RowCodec, operations: Operations) -> None:
         self._store = parts.store
@@ -64,7 +65,7 @@ class Holds:
         self.set(run_id, claim, f"its rows cannot be read: {error}")
 
     async def examine(self, run: Run) -> None:
-        """Complete a hold that was made without a look at the run's rows, since the run was paused or is poison.
+        """Complete a hold that was made without reading the run's rows, because the run was paused or is poison.
 
         If the process dies before this is committed, `examine_left` completes the hold.
         """
@@ -74,7 +75,7 @@ class Holds:
         try:
             scopes = await read_scopes(self._store, self._rows, [run.id])
             journal = (await self._store.journals([run.id])).get(run.id)
-        except Exception as error:  # noqa: BLE001 - a damaged row of one run is no reason to leave the others
+        except Exception as error:  # noqa: BLE001 - a damaged row of one run must not affect other runs
             log.warning("what the held run %s may still do could not be read: %s", run.id, error)
             return
         if run.id not in scopes.runs:
@@ -97,8 +98,8 @@ class Holds:
         self._enqueue(ops.SetHold(run_id=run.id, at=self._clock.now(), hold=found, claim=run.claim, examined=True))
 
     async def examine_left(self) -> None:
-        """Complete the holds, of runs whose code this engine has, that another process or an earlier version of Perdure
-        left incomplete."""
+        """Complete the holds that another process or an earlier version of Perdure left incomplete. Only runs whose
+        code this engine has are examined."""
         try:
             for kind in ("blocked", "paused", "poison"):
                 after: tuple[int, str] | None = None
@@ -122,7 +123,7 @@ class Holds:
 
 
 def examined(hold: Hold, view: OperationRun, rows: RowCodec, *, strategy: Strategy | None, is_staged: bool) -> Hold:
-    """Return a hold with what the run's rows say. With it the run can be ended without its code."""
+    """Return a hold with facts from the run's rows. With these facts the run can be ended without its code."""
     state = state_of(view.events)
     if state in ENDED and state is not State.COMMITTED:
         return hold
@@ -165,7 +166,7 @@ def _context_of(view: OperationRun) -> Context:
 
 
 def _time_of(context: Context, key: ReadableKey[Deadline], strategy: Strategy | None) -> int:
-    """Return when a deadline passes, or 0 if there is none that counts."""
+    """Return the time of a deadline, or 0 if no deadline counts."""
     with suppress(PerdureError):
         deadline = context.get(key)
         if deadline is None:

@@ -91,7 +91,7 @@ class OperationHost:
 
     @property
     def busy(self) -> bool:
-        """Whether the host has work to do that waits for no timer."""
+        """Whether the host has work to do that does not wait for a timer."""
         return bool(self._background) or self._activations.busy
 
     @property
@@ -118,8 +118,8 @@ class OperationHost:
             self._background.start(self._holds.examine_left())
 
     async def drain(self, grace_s: float) -> None:
-        """Start nothing new. Wait until running code has ended, or for the grace period, and until all drafts are
-        complete."""
+        """Start nothing new. Wait until running code has ended, at most for the grace period. Then wait until all
+        drafts are complete."""
         await self._steps.drain(grace_s)
         await self._activations.drafts.drain()
 
@@ -146,12 +146,12 @@ class OperationHost:
         expected = self._runs.expected.pop(run.id, None)
         known = self._live.get(run.id)
         if known is not None and known.claim == run.claim and not known.is_closed:
-            return  # It has begun already: recovery claimed it while a conflict had it read from the store.
+            return  # It has begun already: recovery claimed it while it was read because of a conflict.
         if known is not None:
             self._close(run.id)
         parent = self._live.get(run.parent_id or "")
-        # A token of its own may have been cancelled before this run existed and could be notified. What its parent is
-        # asked meanwhile, this run is asked too.
+        # One of the run's own tokens may have been cancelled before the run existed and could be notified. A request to
+        # its parent is a request to this run too.
         is_asked = bool(token_tags(run.tags)) or (parent is not None and parent.is_stale)
         if expected is None or effect.input is None or is_asked:
             self._reader.load(run, effect.notified)
@@ -169,7 +169,7 @@ class OperationHost:
             return
         live = self._live.get(effect.run_id)
         if live is None:
-            return  # The engine that takes the run next reads the notification with it.
+            return  # The engine that takes the run next reads the notification with the run.
         if live.is_drafting:
             self._activations.drafts.defer(live, effect)
         else:

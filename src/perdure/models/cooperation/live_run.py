@@ -1,6 +1,6 @@
-"""A run of an operation in memory, and the draft of what it is about to write.
+"""A run of an operation in memory, and the draft of its next commit.
 
-The run has all that the machine needs. It is kept up to date as rows are committed and notifications arrive."""
+The run has everything that the machine needs. It is kept up to date as rows are committed and notifications arrive."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ChildReport(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class RevivedState(Struct, frozen=True, kw_only=True):
-    """What a run that was read from the store has, apart from its rows. A new run has none of it."""
+    """The state of a run that was read from the store, apart from its rows. In a new run this state is empty."""
 
     rollback_request: MessageEvent | None = None
     asks: tuple[Ask, ...] = ()
@@ -131,11 +131,11 @@ class LiveOperation:
         children = revived.children
         self.children = children if isinstance(children, Children) else Children(children)
         self.wakes = revived.wakes or {}
-        self.topics = revived.topics or {}  # of what it has emitted
+        self.topics = revived.topics or {}  # of the messages that it has emitted
         self.returned = set(revived.returned)  # the names of its own values
         self.values = {value.key: value for value in revived.values}  # its own and its children's
         self.has_waited = revived.has_waited
-        self.until: int | None = None  # the time in the store at which it goes on by itself
+        self.until: int | None = None  # the stored time at which it goes on by itself
         # The window whose called runs were stopped, the window whose missing children were dismissed, and the window
         # that was compared with the registry, with the registry's version.
         self.stopped: Window | None = None
@@ -158,11 +158,12 @@ class LiveOperation:
 
     @property
     def progress(self) -> Progress:
-        """How far its rows show that it has come. Raises Mismatch."""
+        """The run's progress, according to its rows. Raises Mismatch."""
         return (self.folding or self.folded()).progress()
 
     def folded(self) -> Folding:
-        """Return the fold of its rows. While it has a draft, that includes the draft's rows; `forget` drops them.
+        """Return the fold of its rows. While the run has a draft, the fold includes the draft's rows. `forget` drops
+        them.
 
         Raises Mismatch.
         """
@@ -214,7 +215,7 @@ class LiveOperation:
         return source_of(self.handler, self.id)
 
     def view(self, now: int, children: Children | None = None) -> OperationRun:
-        """Return the run as the machine takes it. Its children are those given, or all, with those of its draft.
+        """Return the run as the machine takes it, with the given children, or with all children, including its draft's.
 
         The view does not contain the run's rows. Pass `progress` to the machine instead.
         """
@@ -248,7 +249,8 @@ class LiveOperation:
             self.asks = (*(known for known in self.asks if known not in same), ask)
 
     def learn(self, view: OperationRun, values: Iterable[ReturnValue]) -> None:
-        """Take in what other writers wrote: a rollback request, requests to give up, and the states of its children."""
+        """Take in the rows of other writers: a rollback request, requests to give up, and the states of its
+        children."""
         self.rollback_request = view.rollback_request or self.rollback_request
         self.asks = view.asks
         for child in view.children:
@@ -268,7 +270,7 @@ class LiveOperation:
 
 
 class Draft:
-    """What a run is about to write in one commit, and what it does after the commit."""
+    """The writes of a run's next commit, and the action after the commit."""
 
     __slots__ = (
         "asked", "awaits", "began", "code", "dismissed", "failure", "has_members", "keeps_attempts", "late",
@@ -292,15 +294,15 @@ class Draft:
         self.until: int | None = None  # the time at which it goes on by itself
         self.until_stored: int | None = None  # that time, if it is to be stored
         self.code: Code | None = None
-        self.state: State | None = None  # in which it ends
+        self.state: State | None = None  # the state in which it ends
         self.failure: Failure | None = None
-        self.stopped: Window | None = None  # whose called runs it stops
-        self.dismissed: Window | None = None  # whose missing children it dismisses
-        self.registry_version = 0  # the registry's version that emissions and late runs go by
+        self.stopped: Window | None = None  # the window whose called runs it stops
+        self.dismissed: Window | None = None  # the window whose missing children it dismisses
+        self.registry_version = 0  # the version of the registry that emissions and late runs use
         self.late: dict[str, str] = {}  # topics of messages emitted earlier that get new runs, by message
         self.staged = ""  # the position of the staged outcome that becomes rows now
         self.keeps_attempts = False  # The code that comes next was tried before.
-        self.wait: KernelWait | None = None  # what is stored of these attempts
+        self.wait: KernelWait | None = None  # the wait that stores these attempts
 
     @property
     def cause(self) -> str:

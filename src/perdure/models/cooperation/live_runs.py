@@ -32,7 +32,7 @@ class LiveRuns:
             self.expected[live.id] = live
 
     def evict(self) -> None:
-        """Release runs that wait, if too many are in memory. The engine that can go on with one takes it."""
+        """Release waiting runs, if too many are in memory. An engine that can go on with a released run takes it."""
         if len(self.by_id) > self._runs_max:
             for run_id in self._eviction.chosen(len(self.by_id)):
                 self._enqueue(Release(run_id=run_id, at=self._clock.now(), claim=self.by_id[run_id].claim))

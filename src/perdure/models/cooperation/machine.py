@@ -1,10 +1,10 @@
-"""The machine of one run of an operation: from its state to its next move, and from an outcome to what is written.
+"""The machine of one run of an operation. It maps a state to the next move, and an outcome to writes.
 
 All functions are pure. Only the run's one writer applies them, and it writes each answer in one commit. So a crash
 between two commits leaves rows from which the same next move follows.
 
-What a run waits for is in readiness.py, why it gives up in cancellation.py, what it does about failed children in
-child_failures.py, how it rolls back in rollback.py, and which step comes next in next_steps.py.
+Parts of the machine are in other modules: waits in readiness.py, reasons to give up in cancellation.py, failures of
+children in child_failures.py, rollbacks in rollback.py, and the choice of the next step in next_steps.py.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _NOTHING = Writes()
 
 
 def next_move(plan: Plan, run: OperationRun, progress: Progress | None = None) -> Move:
-    """Return what the run does next. The same rows always give the same move, whenever and wherever this is asked.
+    """Return the run's next move. The same rows always give the same move, at any time and in any process.
 
     A caller that has folded the run's rows passes the result as `progress`. Then `run` need not have the rows.
     """
@@ -73,8 +73,8 @@ def next_move(plan: Plan, run: OperationRun, progress: Progress | None = None) -
 
 
 def _begin(plan: Plan, run: OperationRun, progress: Progress) -> Move:
-    """Return the first move. A run that is to give up before an engine took it never begins: it leaves the rows of a
-    run that rolled back."""
+    """Return the first move. A run that must give up before an engine has taken it never begins. It leaves the rows of
+    a run that rolled back."""
     context = begun(run.origin.context)
     if run.rollback_request is not None:
         failure = by_parent(run, run.rollback_request)
@@ -145,7 +145,7 @@ def after(
     outcome: Outcome,
     emitting: Emitting,
 ) -> Writes:
-    """Return what is written once the code that a move named has returned or raised."""
+    """Return the writes after the code of a move has returned or raised."""
     return at_once(after_in_pieces(plan, run, move, outcome, emitting))
 
 
@@ -157,7 +157,7 @@ def after_in_pieces(
     emitting: Emitting,
     progress: Progress | None = None,
 ) -> Pieces[Writes]:
-    """Do what `after` does, in pieces: a step that emits many messages takes several of them."""
+    """Do what `after` does, in pieces: a step that emits many messages takes several pieces."""
     progress = progress or fold(plan, run.events)
     if isinstance(outcome, Raised):
         return Writes(rows=(after_raising(plan, run, progress, move, outcome.failure),))
@@ -200,7 +200,7 @@ def after_in_pieces(
 
 
 def refused(plan: Plan, run: OperationRun, move: Move, outcome: Returned) -> Failure | None:
-    """Return what is wrong with what a step asked for, or None. The step fails with it."""
+    """Return a failure if a step asked for something that cannot be done, or None. The step fails with this failure."""
     try:
         if isinstance(move, (Invoke, Handle)):
             plan.target(outcome.said, move.index)

@@ -1,8 +1,8 @@
 """The rows of structured cooperation: messages and their events.
 
 `message_event` is the journal of operation runs. The one writer of a lineage numbers its rows 1, 2, 3, … The numbers
-are the order of the rows; their times are only shown. A cancellation has the number 0: anybody may write it, and a
-lineage has at most one.
+give the order of the rows. Their times are only shown. A cancellation has the number 0: any process may write it, and a
+lineage has at most one cancellation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from perdure.models.cooperation.failures import DISMISSED, Failure
 
 SLEEP_TOPIC = "perdure.sleep"  # has no handlers: its message is the time until which its emitter waits
 
-CALL_TOPIC = "perdure.call"  # has no handlers: its message is that a function or a graph was called
+CALL_TOPIC = "perdure.call"  # has no handlers: its message says that a function or a graph was called
 
 
 class EventType(StrEnum):
@@ -60,10 +60,10 @@ class Message(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class MessageEvent(Struct, frozen=True, kw_only=True, gc=False):
-    """One thing that happened to a message or to the run of an operation that handles it.
+    """One event of a message, or of the operation's run that handles the message.
 
     The machine leaves `id` to the code that writes the row. `coroutine_name` is the operation, `coroutine_identifier`
-    its run. Both are None for what was done from outside.
+    its run. Both are None for actions from outside.
     """
 
     id: str = ""
@@ -97,7 +97,7 @@ def stamped(rows: Sequence[MessageEvent], ids: Iterable[str], at: int) -> list[M
 
 
 def is_dismissal(row: MessageEvent) -> bool:
-    """Return whether the row says that a run is not to begin, though it was not cancelled."""
+    """Return whether the row says that a run must not begin, though it was not cancelled."""
     return (
         row.type is EventType.CANCELLATION_REQUESTED and row.exception is not None and row.exception.type == DISMISSED
     )
@@ -121,7 +121,7 @@ def state_of(own: Iterable[MessageEvent]) -> State:
 
 
 def failure_in(own: Iterable[MessageEvent]) -> Failure | None:
-    """Return why a run failed: why its rollback failed, or else why it rolled back. None if it did neither."""
+    """Return the reason why a run's rollback failed, or else why the run rolled back. None if it did not roll back."""
     found: Failure | None = None
     for row in in_order(own):
         if row.type is EventType.ROLLBACK_FAILED:

@@ -1,5 +1,5 @@
 """Handlers that have not taken their message: an external party does their work, their emitter dismisses them, or they
-register late and join. All of it as rows.
+register late and join. All of this is written as rows.
 
 A handler that is expected and missing blocks its emitter until one of these happens.
 

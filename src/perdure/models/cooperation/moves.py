@@ -1,7 +1,7 @@
-"""What the machine takes and what it returns: a run's state, its next move, and what is to be written.
+"""The values that the machine takes and returns: a run's state, its next move, and the writes of a commit.
 
-All of it is data. A move with `rows` needs no user code: the rows are the move. The other moves name the code to run,
-and the outcome of that code goes back to the machine.
+They are data. A move with `rows` needs no user code: the rows are the move. The other moves name the code to run, and
+the outcome of that code goes back to the machine.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class OperationRun(Struct, frozen=True, kw_only=True, gc=False):
-    """All that the machine needs to know of one run.
+    """Everything that the machine needs to know about one run.
 
     `events` are the rows of its lineage in order. `origin` is the EMITTED of its message, `rollback_request` the
     ROLLBACK_EMITTED of its message. `wakes` has the time at which each sleep among its emissions ends.
@@ -81,7 +81,7 @@ class OperationRun(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Move(Struct, frozen=True, kw_only=True, gc=False):
-    """What a run does next. `rows` are to be written in one commit."""
+    """The next action of a run. `rows` are to be written in one commit."""
 
     rows: tuple[MessageEvent, ...] = ()
 
@@ -135,7 +135,7 @@ class Undo(Move, frozen=True, kw_only=True, gc=False):
 
 
 class BeginRollback(Move, frozen=True, kw_only=True, gc=False):
-    """Write ROLLING_BACK: the parent rolls back, children failed and no handler dealt with it, or the run gives up."""
+    """Write ROLLING_BACK: the parent rolls back, children failed and that was not handled, or the run gives up."""
 
     failure: Failure
 
@@ -166,8 +166,8 @@ Awaits = Literal["all", "busy", "missing", "any"]
 class Wait(Move, frozen=True, kw_only=True, gc=False):
     """Do nothing until children have ended, the run is asked to give up, or the time has come.
 
-    `awaits` names the children of the window that must end before the machine need be asked again: all that have not
-    ended, those that have begun, or those that have not begun. With "any", the end of one child may be enough.
+    `awaits` says which children of the window must end before the machine is asked again: all that have not ended,
+    those that have begun, or those that have not begun. With "any", the end of one child may be enough.
     """
 
     until: int | None = None
@@ -175,8 +175,8 @@ class Wait(Move, frozen=True, kw_only=True, gc=False):
 
 
 class Dismiss(Move, frozen=True, kw_only=True, gc=False):
-    """Have these children never begin, then ask the machine again. A child that has begun meanwhile goes on: its own
-    writer decides."""
+    """Keep these children from beginning, then ask the machine again. A child that has begun meanwhile goes on, because
+    its own writer decides."""
 
     children: Collection[Child]
 
@@ -198,8 +198,8 @@ class Nothing(Move, frozen=True, kw_only=True, gc=False):
 
 
 class Returned(Struct, frozen=True, kw_only=True, gc=False):
-    """What user code asked for, and where it said to go on (`said`). `staged` is the position at which this is stored
-    already."""
+    """The requests of user code, and the next step that it named (`said`). `staged` is the position at which the
+    requests are already stored."""
 
     said: NextStep | None = None
     context: Context = EMPTY
@@ -209,7 +209,7 @@ class Returned(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Raised(Struct, frozen=True, kw_only=True, gc=False):
-    """What user code raised. All that it asked for before it raised is dropped."""
+    """The failure that user code raised. Everything that the code asked for before it raised is dropped."""
 
     staged: ClassVar[str] = ""
     failure: Failure
@@ -219,7 +219,7 @@ Outcome = Returned | Raised
 
 
 class Writes(Struct, frozen=True, kw_only=True, gc=False):
-    """What is written in one commit."""
+    """The writes of one commit."""
 
     rows: tuple[MessageEvent, ...] = ()
     messages: tuple[Message, ...] = ()
@@ -236,7 +236,7 @@ def row_of(
     exception: Failure | None = None,
     **columns: Any,
 ) -> MessageEvent:
-    """Return a row of the run. It stores its failure itself, unless another row has stored that failure."""
+    """Return a row of the run. The row stores the whole failure, unless another row has stored it."""
     return MessageEvent(
         seq=seq,
         message_id=message_id or run.message_id,

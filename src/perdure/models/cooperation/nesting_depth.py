@@ -1,7 +1,7 @@
-"""How many levels are above what a function emits: the operations, functions and graphs above it all count.
+"""The number of levels above a function's message: the operations, functions and graphs above it all count.
 
-A message from outside is at level 1, and so is a message of a function that no other run has called. What a function
-emits is the root of a hierarchy of its own, so its context says how many levels are above that root (ABOVE). All runs
+A message from outside is at level 1, and so is a message of a function that no other run has called. A function's
+message is the root of a hierarchy of its own, so its context says how many levels are above that root (ABOVE). All runs
 below inherit that number. A run's level never changes, so levels that were found are kept.
 """
 
@@ -41,8 +41,8 @@ class Levels:
         self._known: OrderedDict[str, int] = OrderedDict()  # by run
 
     async def context_below(self, run_id: str, topic: str) -> Context:
-        """Return the context of what a run emits. Raises HierarchyTooDeep if its handlers would be too far down, and
-        StoreError."""
+        """Return the context for a run's message. Raises HierarchyTooDeep if the message's handlers would be too far
+        down, and StoreError."""
         level = await self._level(run_id)
         if level >= self._levels_max:
             allowed = allowed_levels(self._levels_max, rolling_back=await self._is_undoing(run_id))

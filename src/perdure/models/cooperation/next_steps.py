@@ -1,7 +1,7 @@
-"""The next step of a run: what a step may say about it, and which step it is.
+"""The next step of a run: how a step names it, and which step it is.
 
 A step says to go on, to repeat, or to go to another step. The iteration of a step counts how often it has run in a row.
-What a step said is stored with its SUSPENDED row, by the name of the step (see progress_fold.py).
+The name of the next step is stored with the step's SUSPENDED row (see progress_fold.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def go_to(step: int | str) -> NextStep:
 
 
 def iteration_of(plan: Plan, before: Sequence[Instance], index: int) -> int:
-    """Return how often in a row a step has run before. Its finally between two runs does not break the row."""
+    """Return how often in a row a step has run before. Its finally between two runs does not break the sequence."""
     is_finally = plan.nodes[index].kind == "finally"
     passes_finally = not is_finally  # only the first finally that is met
     for one in reversed(before):
@@ -49,7 +49,7 @@ def iteration_of(plan: Plan, before: Sequence[Instance], index: int) -> int:
 def following(plan: Plan, instances: Sequence[Instance]) -> int:
     """Return the place in the plan of the step that comes next, or the plan's length if there is none.
 
-    A finally comes right after its step. After the finally the run goes where the step said.
+    A finally comes right after its step. After the finally the run goes to the step that the step named.
     """
     if not instances:
         return 0

@@ -1,4 +1,4 @@
-"""What a run notifies other runs of, as ops: undo what you did, never begin, stop, give up; and reports to its parent.
+"""Notifications from a run to other runs, as ops: undo, never begin, stop, give up. Also reports to the run's parent.
 
 Each notification is part of the commit of the run that sends it. A notification to a run that has not begun contains
 the rows that end that run, so no engine needs the handler's code to end it."""
@@ -56,7 +56,8 @@ class Notifications:
     def undo_children(
         self, live: LiveOperation, draft: Draft, move: UndoChildren, now: int
     ) -> Pieces[tuple[ops.Notify, ...]]:
-        """Have the children of a step instance undone. Children that have not begun never begin."""
+        """Return the notifications that undo the children of a step instance. Children that have not begun never
+        begin."""
         requests = {row.message_id: row for row in draft.rows if row.type is EventType.ROLLBACK_EMITTED}
         origins = yield from origins_of(live, draft)
         found: list[ops.Notify] = []
@@ -73,7 +74,7 @@ class Notifications:
         return tuple(found)
 
     def undo(self, child: Child, view: OperationRun, now: int, call_failure: str) -> ops.Notify:
-        """Notify a run that it is to undo what it did.
+        """Return the notification that a run must undo its work.
 
         If the run has not begun, the notification has the rows of a run that never begins. Functions and graphs that
         the run has called, and that have not ended, end with `call_failure`.
@@ -94,7 +95,7 @@ class Notifications:
         return self._refuse(child, view, failure, UNDO, now)
 
     def _refuse(self, child: Child, view: OperationRun, failure: Failure, kind: str, now: int) -> ops.Notify:
-        """Notify a run that it is never to begin."""
+        """Return the notification that a run must never begin."""
         failure = placed(failure, child.id, _REFUSED_AT)
         return ops.Notify(
             run_id=child.id,
@@ -109,8 +110,8 @@ class Notifications:
     def abandon_children(
         self, live: LiveOperation, draft: Draft, failure: Failure | None, now: int
     ) -> Pieces[tuple[ops.Notify, ...]]:
-        """Have children that no engine has taken never begin: their emitter ends without a rollback that would reach
-        them. A child that an engine takes meanwhile finds out by itself."""
+        """Return notifications that keep children from beginning, if no engine has taken them. Their emitter ends
+        without a rollback that would reach them. A child that an engine takes meanwhile finds out by itself."""
         missing = [child for child in live.children if child.state is State.CREATED and not child.is_call]
         if not missing:
             return ()
@@ -125,8 +126,8 @@ class Notifications:
         return tuple(found)
 
     def stop_called(self, live: LiveOperation, draft: Draft, now: int) -> list[ops.Notify]:
-        """Stop the functions and graphs that a run has called, once, if it gives up and waits for them. The handlers of
-        its messages find out by themselves."""
+        """Return the notifications that stop the functions and graphs that a run has called, if the run gives up and
+        waits for them. They are sent once. The handlers of the run's messages find out by themselves."""
         view, progress = live.view(now), live.progress
         found = heeded(live.plan, view, progress.context, rolling_back=progress.rollback is not None)
         window = progress.window
@@ -148,7 +149,8 @@ class Notifications:
     def dismiss_children(
         self, live: LiveOperation, draft: Draft, move: Dismiss, now: int
     ) -> Pieces[tuple[ops.Settle, ...]]:
-        """Have children that no engine has taken never begin. Each is notified once, and answers with a report."""
+        """Return the ops that keep children from beginning, if no engine has taken them. Each child is notified once,
+        and answers with a report."""
         window = live.progress.window
         if live.dismissed is window:
             return ()
@@ -203,7 +205,7 @@ class Notifications:
 
 
 def _view_of(child: Child, origin: MessageEvent, request: MessageEvent | None, now: int) -> OperationRun:
-    """Return a child that has not begun, as the machine takes it."""
+    """Return a child that has not begun, in the form that the machine takes."""
     return OperationRun(lineage=child.lineage, handler=child.handler, origin=origin, rollback_request=request, now=now)
 
 
@@ -216,9 +218,9 @@ def asking(
     now: int,
     actor: str,
 ) -> ops.Notify:
-    """Return the notification that has a run give up for a `failure`.
+    """Return the notification that makes a run give up because of a `failure`.
 
-    `depth` is that of the lineage that the request was made to. A run that no engine has taken never begins.
+    `depth` is the depth of the lineage that the request was made to. A run that no engine has taken never begins.
     """
     run_id = view.lineage[-1]
     about = notifications.write_ask(Ask(kind="cancel", depth=depth, failure=failure))

@@ -1,4 +1,4 @@
-"""The parts that the host of operations and what it is made of share."""
+"""The parts that the host of operations shares with its own parts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MailReader(Protocol):
 
 
 class OperationParts(Struct, frozen=True, kw_only=True):
-    """The engine's parts, and those of its operations."""
+    """The engine's parts, and the parts of its operations."""
 
     engine: HostParts
     operations: Operations

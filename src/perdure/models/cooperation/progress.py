@@ -1,5 +1,5 @@
-"""How far a run has come: which step instances it has executed, what it waits for, and which phases of its
-rollback are done. Folded from its rows (progress_fold.py)."""
+"""The progress of a run: the step instances that it has executed, the messages that it waits for, and the phases of its
+rollback that are done. progress_fold.py folds it from the run's rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Phase(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Window(Struct, frozen=True, kw_only=True, gc=False):
-    """What the latest SUSPENDED waits for: the messages emitted since the SUSPENDED before it, and the messages whose
+    """The messages that the latest SUSPENDED waits for: those emitted since the SUSPENDED before it, and those whose
     handlers were asked to undo (`undone`)."""
 
     emitted: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Progress(Struct, frozen=True, kw_only=True, gc=False):
     context: Context = EMPTY
     rollback: MessageEvent | None = None  # its ROLLING_BACK
     phases: tuple[Phase, ...] = ()
-    done: int = 0  # phases
+    done: int = 0  # how many phases are done
     recorded: tuple[Failure, ...] = ()  # failures of the rollback that were passed over
     next_seq: int = 1
     state: State = State.CREATED

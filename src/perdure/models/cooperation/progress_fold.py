@@ -1,4 +1,4 @@
-"""Folds the rows of a run to its progress. Pure: the result is the same in a live run and after a crash."""
+"""Folds the rows of a run into its progress. Pure: the result is the same in a live run and after a crash."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ENDS: Final = {
 
 
 def fold(plan: Plan, events: Sequence[MessageEvent]) -> Progress:
-    """Return how far a run with these rows has come. Raises Mismatch."""
+    """Return the progress of a run with these rows. Raises Mismatch."""
     folding = Folding(plan)
     for row in events:
         folding.add(row)

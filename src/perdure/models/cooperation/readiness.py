@@ -1,8 +1,8 @@
 """Readiness: what a suspended run still waits for, and whether it can go on.
 
-A run goes on once every handler of every message of its last step has ended: those that its strategy expects
-(strategies.py). What is read here about children is in children.py. Which notices wake a run that is in memory is in
-perdure/kernel/operation_notices.py.
+A run goes on once all expected handlers of all messages of its last step have ended. The run's strategy says which
+handlers are expected (strategies.py). The states of children are in children.py. The notices that wake a run in memory
+are in perdure/kernel/operation_notices.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from perdure.models.cooperation.strategies import Names, Pending, Strategy, mind
 def outstanding_wait(
     strategy: Strategy, run: OperationRun, progress: Progress, *, giving_up: bool, rolling_back: bool
 ) -> Wait | Dismiss | None:
-    """Return what the run still has to wait for, or None if it can go on."""
+    """Return the wait or the dismissal that the run still needs, or None if it can go on."""
     window = progress.window
     if window is None or not (window.emitted or window.undone):
         return None

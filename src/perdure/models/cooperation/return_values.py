@@ -1,7 +1,7 @@
 """Return values of runs: a run leaves a value under a name, once, and its parent reads it once the run has committed.
 
-A step leaves and reads values through its scope (scope.py). A name that a run has returned before is refused in
-machine.py, since a value of an earlier step is stored.
+A step leaves and reads values through its scope (scope.py). machine.py refuses a name that the run has returned before,
+because the value of an earlier step is stored.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class ReturnValue(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def key(self) -> tuple[str, str]:
-        """What identifies the value: its run and its name."""
+        """The identity of the value: its run and its name."""
         return self.lineage[-1], self.variable
 
 
 class Returns(Struct, frozen=True):
-    """What a run's children have returned, in the order of emission, and the topics that the children handle, by the
-    children's ids."""
+    """The values that a run's children have returned, in the order of emission, and the topics that the children
+    handle, by the children's ids."""
 
     values: Sequence[ReturnValue] = ()
     topics: Mapping[str, str] = field(default_factory=dict)
@@ -55,6 +55,6 @@ def read_value(value: ReturnValue, type: type[V]) -> V:
 
 
 def readable(children: Iterable[Child], values: Iterable[ReturnValue]) -> tuple[ReturnValue, ...]:
-    """Return the values that a run may read: those of its committed children, in the order of emission."""
+    """Return the values that a run may read: the values of its committed children, in the order of emission."""
     order = {child.lineage: place for place, child in enumerate(children) if child.state is State.COMMITTED}
     return tuple(sorted((one for one in values if one.lineage in order), key=lambda one: order[one.lineage]))

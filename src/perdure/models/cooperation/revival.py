@@ -78,7 +78,7 @@ class Revival:
         return found
 
     def _waits(self, run: Run, scopes: StoredScopes, hierarchy: Hierarchy) -> Pieces[bool]:
-        with suppress(Exception):  # What is wrong with the run shows when an engine takes it.
+        with suppress(Exception):  # An engine that takes the run finds out what is wrong with it.
             is_here = self._operation_of(run, scopes, hierarchy) is not None
             live = (yield from self._live(run, scopes, hierarchy)) if is_here else None
             if live is not None:

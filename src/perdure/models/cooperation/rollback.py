@@ -37,8 +37,8 @@ from perdure.models.cooperation.readiness import outstanding_wait
 
 
 def phases_of(plan: Plan, instances: Sequence[Instance]) -> tuple[Phase, ...]:
-    """Return the phases of a rollback: instance by instance, the newest first, and of each its children before the step
-    itself. Calls of handlers of child failures have only children to undo."""
+    """Return the phases of a rollback: instance by instance, the newest first. For each instance, its children come
+    before the step itself. Calls of handlers of child failures have only children to undo."""
     names = {node.name for node in plan.nodes}
     phases: list[Phase] = []
     for place in reversed(range(len(instances))):
@@ -113,7 +113,8 @@ def _next_phase(plan: Plan, run: OperationRun, progress: Progress) -> Move:
 
 
 def _answer_for_rollback(plan: Plan, run: OperationRun, progress: Progress, window: Window, failure: Failure) -> Move:
-    """Return the move after children could not be rolled back, or after what a rollback emitted has failed."""
+    """Return the move after children could not be rolled back, or after the handlers of a rollback's messages have
+    failed."""
     instance = progress.phase.instance
     if (call := handler_call(plan, progress, instance, window, failure, rolling_back=True)) is not None:
         return call

@@ -42,7 +42,7 @@ class RowCodec:
         self._empty = codec.encode("{}")
 
     def message(self, message: Message, at: int) -> MessageRow:
-        # The time of a sleep is no secret, and the query for runs that can go on reads it.
+        # The time of a sleep is not secret, and the query for runs that can go on reads it.
         payload = message.payload if message.topic == SLEEP_TOPIC else self._codec.encode(message.payload)
         return MessageRow(id=message.id, topic=message.topic, payload=payload, created_at=at)
 
@@ -109,7 +109,7 @@ class RowCodec:
         return Context(values) if values else EMPTY, next_name
 
     def read_failure(self, text: str, scope: str, seq: int) -> Failure:
-        """Return a failure with its place: that of its row, unless the row has a reference."""
+        """Return a failure with its place. The place is this row, unless the row has a reference."""
         return placed(_decode_failure(self._codec.decode(text)), scope, seq)
 
     def read_value(self, row: ReturnValueRow, run: NewRun) -> ReturnValue:
@@ -117,7 +117,7 @@ class RowCodec:
         return ReturnValue(lineage=run.lineage, handler=row.handler, variable=row.variable, value=value)
 
     def read_output(self, text: str, run: NewRun) -> ReturnValue:
-        """Return what a call has returned, as a value under the workflow's name."""
+        """Return the result of a call, as a value under the workflow's name."""
         value = self._codec.decode(text)
         return ReturnValue(lineage=run.lineage, handler=run.handler, variable=run.handler, value=value)
 
@@ -153,7 +153,7 @@ class RowCodec:
         return found
 
     def _read_call(self, found: StoredScopes, row: OperationRow) -> None:
-        """Add the rows that say what the status of a called function or graph says. A call has no rows of its own."""
+        """Add rows that express the status of a called function or graph, because a call has no rows of its own."""
         run = found.runs[row.id]
         found.events += rows_of_call(row, run)
         if row.status == Status.SUCCEEDED and row.output is not None:
@@ -161,7 +161,7 @@ class RowCodec:
 
 
 class StoredScopes:
-    """Rows that were read, as the machine takes them."""
+    """Rows that were read, in the form that the machine takes."""
 
     def __init__(self) -> None:
         self.runs: dict[str, NewRun] = {}
@@ -198,7 +198,7 @@ def new_run_of(row: OperationRow) -> NewRun:
 
 def rows_of_call(row: OperationRow, run: NewRun) -> list[MessageEvent]:
     """Return the rows that an operation with the status of a call would have. A call that has failed, or was cancelled,
-    has undone all that it undoes."""
+    has already made its compensations."""
     failure = None if row.failure is None else _failure_of_call(row.failure, run)
     types = [EventType.SEEN]
     match row.status:

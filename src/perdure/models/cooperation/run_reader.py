@@ -1,4 +1,4 @@
-"""Reads runs of operations: those that come into memory, and live ones that may have missed a change of their rows."""
+"""Reads runs of operations: runs that come into memory, and live runs that may have missed a change of their rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _AGAIN_US: Final = 1_000_000
 
 
 class ReadListener(Protocol):
-    """Has runs go on that were read."""
+    """Goes on with runs that were read."""
 
     def go_on(self, live: LiveOperation, *, is_loaded: bool = False) -> None:
         """Go on with a run. `is_loaded` says that it has just come into memory."""
@@ -55,7 +55,7 @@ class Loading:
 
 
 class RunReader:
-    """Reads runs in groups, with one query for many. A group that the store cannot give now is tried again."""
+    """Reads runs in groups, with one query for many. If the store fails, the group is tried again."""
 
     def __init__(self, parts: OperationParts, steps: Steps, listener: ReadListener) -> None:
         engine = parts.engine
@@ -139,8 +139,8 @@ class RunReader:
             await self._registry.load(again=True)
 
     async def _journals(self, ids: Iterable[str]) -> Mapping[str, Journal]:
-        """Return what is stored of the code of runs that are being read: its outcome, if that is committed but has not
-        become rows, and its failed attempts. A run that has never begun has neither."""
+        """Return the journals of runs that are being read. A journal has the outcome of the run's code, if it is
+        committed but has not become rows, and the failed attempts. Runs that have never begun are left out."""
         loading = [one.run for run_id in ids if (one := self.loading.get(run_id)) is not None]
         asked = [run.id for run in loading if run.status is not Status.CREATED]
         return await self._store.journals(asked) if asked else {}
@@ -178,7 +178,7 @@ class RunReader:
     def _is_superseded(self, loading: Loading) -> bool:
         """Return whether a run was closed while it was read, or is to be read once more.
 
-        In the second case, what was read may be older than the commit because of which the run is read.
+        In the second case, the rows that were read may be older than the commit that made the read necessary.
         """
         return self.loading.get(loading.run.id) is not loading or loading.run.id in self._wanted
 

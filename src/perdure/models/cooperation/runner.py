@@ -1,10 +1,10 @@
-"""Applies the machine's moves to a run in memory and collects all that one commit writes: a draft.
+"""Applies the machine's moves to a run in memory, and collects the writes of one commit in a draft.
 
-A draft has the moves that need no code, one after the other, and the outcome of code that has run. What a run notifies
-other runs of is in notifications.py. The runs that an emission begins are in handler_runs.py.
+A draft has the moves that need no code, one after the other, and the outcome of code that has run. The notifications to
+other runs are in notifications.py. The runs that an emission begins are in handler_runs.py.
 
-A step may have many thousands of children, and all that is written of them is one commit. So a draft is made in pieces:
-other runs have their turn between the pieces, and the run's state must not change until the draft is complete."""
+A step may have many thousands of children, and everything about them is written in one commit. So a draft is made in
+pieces. Other runs have their turn between the pieces. The run's state must not change until the draft is complete."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Blocked(PerdureError):
 
 
 class OperationRunner:
-    """Applies the machine's moves to runs in memory, and collects what one commit writes. Remembers no run."""
+    """Applies the machine's moves to runs in memory, and collects the writes of one commit. Remembers no run."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class OperationRunner:
         progress = live.progress
         window = progress.window
         if window is None or draft.messages:
-            return  # What the run emits now goes by the registry as it is.
+            return  # New emissions of the run use the registry as it is now.
         draft.registry_version, topics = self._registry.version, self._registry.topics
         if live.joined is not None and live.joined[0] is window and live.joined[1] == draft.registry_version:
             return

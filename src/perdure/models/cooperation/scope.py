@@ -1,6 +1,6 @@
-"""What a step sees of its run, and what it asks for: emissions, its context, deadlines, return values.
+"""The scope of a step: its view of its run, and its requests (emissions, its context, deadlines, return values).
 
-A scope only takes notes. All that a step asks for is written in one commit after the step has returned. If the step
+A scope only takes notes. All requests of a step are written in one commit after the step has returned. If the step
 raises, nothing of it is written.
 """
 
@@ -45,8 +45,8 @@ _NAME_CHARS_MAX: Final = 500
 
 
 def allowed_levels(levels_max: int, *, rolling_back: bool) -> int:
-    """Return how many levels there may be. What a rollback emits may be a tenth further down, so that the last level
-    can be undone."""
+    """Return how many levels a hierarchy may have. Messages of a rollback may be a tenth further down, so that the last
+    level can be undone."""
     return levels_max + (levels_max // 10 + 1 if rolling_back else 0)
 
 
@@ -68,7 +68,7 @@ class WorkflowCall(Protocol):
     def workflow(self) -> Callee: ...
 
     def input(self, payload_max: int) -> str:
-        """The arguments as JSON, of at most so many bytes."""
+        """The arguments as JSON, of at most `payload_max` bytes."""
         ...
 
 
@@ -82,7 +82,10 @@ class Call(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NextStep(Struct, frozen=True):
-    """Which step comes next: the following one, the same one again, or another (by its number from 0, or its name)."""
+    """The choice of the next step: the following step, this step again, or another step.
+
+    Another step is given by its number from 0, or by its name.
+    """
 
     kind: Literal["go_on", "repeat", "go_to"]
     target: int | str | None = None
@@ -137,7 +140,7 @@ class Scope:
         self.next_step = next_step  # where the step said to go on, for its handler of child failures
         self.emissions: list[Emission] = []
         self.values: list[ReturnValue] = []
-        self.is_over = False  # What the step asked for is being written.
+        self.is_over = False  # The requests of the step are being written.
         self._now = now
         self._ids = ids
         self._names: set[str] = set()  # of its values
@@ -156,8 +159,10 @@ class Scope:
 
     @property
     def tokens(self) -> tuple[CancellationToken, ...]:
-        """The cancellation tokens of this run: those of the run that emitted its message, and those that the message
-        was emitted with."""
+        """The cancellation tokens of this run.
+
+        They are the tokens of the run that emitted its message, and the tokens that the message was emitted with.
+        """
         return tuple(CancellationToken(name) for name in token_names(self.context))
 
     def emit(
@@ -173,9 +178,9 @@ class Scope:
     ) -> Emission:
         """Emit a message in this scope: its handlers are this run's children, and the next step waits for them.
 
-        Its handlers, and all runs below them, must end by the `deadline`. If they are rolled back, that must end by the
-        `rollback_deadline`. The earliest deadline counts. The handlers do not begin before the `delay` has passed. They
-        have these `tokens` beside those of this run, and give up when one of them is cancelled.
+        Its handlers, and all runs below them, must end by the `deadline`. If they are rolled back, the rollback must
+        end by the `rollback_deadline`. The earliest deadline counts. The handlers do not begin before the `delay` has
+        passed. They have these `tokens` and the tokens of this run, and give up when one of the tokens is cancelled.
 
         Raises InvalidArguments, UnstorableValue, and HierarchyTooDeep if the handlers would be more than the engine's
         `hierarchy_levels_max` levels below the root.
@@ -196,11 +201,11 @@ class Scope:
     ) -> Emission:
         """Emit a message as the root of a hierarchy of its own.
 
-        This run does not wait for it, and it is not rolled back with this run. It is emitted in the same commit as all
-        that the step asks for, or not at all.
+        This run does not wait for the hierarchy, and the hierarchy is not rolled back with this run. The message is
+        emitted in the same commit as all other requests of the step, or not at all.
 
-        It has only the given `tokens`: pass `scope.tokens` to have it cancelled with this run. The other options, and
-        what this raises, are as for `emit`.
+        The hierarchy has only the given `tokens`. Pass `scope.tokens` if it must be cancelled with this run. The other
+        options and the errors are as for `emit`.
         """
         limits = self._bounded(context, deadline, rollback_deadline, delay, tokens)
         return self._emit(topic, message, limits, self._ids())
@@ -241,7 +246,7 @@ class Scope:
             )
 
     def _check_not_over(self, what: str) -> None:
-        """Raise Misuse once the step has ended: what it asks for would be lost."""
+        """Raise Misuse once the step has ended: its requests would be lost."""
         if self.is_over:
             raise Misuse(
                 f"step {self.step!r} of {self.handler!r} {what} after it has ended, which would be lost: await "
@@ -265,15 +270,15 @@ class Scope:
         return emission
 
     def _inherited(self) -> Context:
-        """Return the context for children. Tokens of a run that rolls back do not stop what the rollback emits."""
+        """Return the context for children. Tokens of a run that rolls back do not stop the messages of the rollback."""
         return self.context.without(TOKENS) if self.rolling_back and self.tokens else self.context
 
     def start(self, call: WorkflowCall) -> Emission:
-        """Start a function or a graph as a child: `scope.start(charge(order.id))`. Awaited, it gives the run's id.
+        """Start a function or a graph as a child: `scope.start(charge(order.id))`. Awaiting it returns the run's id.
 
-        The next step waits for its end, and finds its result with `returned(name of the workflow, type)`. Its failure
-        is one of a child. When this step is rolled back, so is the workflow, which does what it has registered with
-        `compensate`, also long after it has succeeded. Raises InvalidArguments, UnstorableValue.
+        The next step waits for the workflow's end, and finds its result with `returned(name of the workflow, type)`.
+        The workflow's failure is a failure of a child. When this step is rolled back, the workflow makes the calls that
+        it has registered with `compensate`, even long after it has succeeded. Raises InvalidArguments, UnstorableValue.
         """
         if not hasattr(call, "workflow") or not hasattr(call, "input"):
             raise Misuse(f"scope.start() takes a called workflow, as in scope.start(charge('o-17')), not {call!r:.80}")
@@ -292,13 +297,13 @@ class Scope:
         return emission
 
     def sleep(self, duration: Duration) -> None:
-        """Have the next step wait for a duration. Numbers are seconds. Raises InvalidArguments."""
+        """Let the next step wait for a duration. Numbers are seconds. Raises InvalidArguments."""
         self._sleep_until(
             time_of(span_of(duration, "the duration of scope.sleep()"), self._now, "the end of the sleep")
         )
 
     def sleep_until(self, time: datetime) -> None:
-        """Have the next step wait until a time. Raises InvalidArguments."""
+        """Let the next step wait until a time. Raises InvalidArguments."""
         self._sleep_until(time_of(time, self._now, "a time to sleep until"))
 
     def _sleep_until(self, at: int) -> None:
@@ -311,12 +316,12 @@ class Scope:
         return self.context.get(key)
 
     def put(self, key: Key[V], value: V) -> None:
-        """Set a value for later steps and for what is emitted from now on."""
+        """Set a value for later steps, and for messages that are emitted from now on."""
         self._check_not_over("puts a value into its context")
         self.context = self.context.put(key, value)
 
     def deadline(self, when: datetime | Duration, *, path: Literal["happy", "rollback", "both"] = "happy") -> None:
-        """Have later steps, and what is emitted from now on, end by a deadline. The earliest deadline counts.
+        """Set a deadline for later steps, and for messages that are emitted from now on. The earliest deadline counts.
 
         A run that misses it on the happy path rolls back. A run that misses it while it rolls back ends as
         rollback_failed.
@@ -328,7 +333,7 @@ class Scope:
         )
 
     def give_up_if_needed(self) -> None:
-        """Raise what makes the run roll back, if it was cancelled or its deadline has passed.
+        """Raise an error that makes the run roll back, if the run was cancelled or its deadline has passed.
 
         This is for long steps. Between steps the engine checks it anyway.
         """
@@ -369,7 +374,7 @@ class Scope:
 
 
 def checked_emission(topic: object, context: object) -> None:
-    """Raise InvalidArguments if `topic` is no Topic, or `context` no Context."""
+    """Raise InvalidArguments if `topic` is not a Topic, or `context` is not a Context."""
     if not (hasattr(topic, "name") and hasattr(topic, "write")):
         raise InvalidArguments(f'emit() takes a Topic, as in emit(Topic("orders", Order), order), not {topic!r:.80}')
     if not isinstance(context, Context):

@@ -1,6 +1,7 @@
 """Sleeps of operations, and periodic operations.
 
-A sleep is a message on a topic without handlers. It says until when its emitter waits; readiness.py goes by that.
+A sleep is a message on a topic without handlers. The message says until when its emitter waits. readiness.py reads that
+time.
 """
 
 from __future__ import annotations

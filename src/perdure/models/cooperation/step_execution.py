@@ -28,10 +28,10 @@ log = logging.getLogger("perdure")
 
 
 class ExecutionListener(Protocol):
-    """Receives what happens to code in flight."""
+    """Is notified of the progress of code in flight."""
 
     def ended(self, execution: StepExecution, outcome: Any, error: BaseException | None) -> None:
-        """Take in that an attempt has ended."""
+        """Handle the end of an attempt."""
         ...
 
     def beaten(self, execution: StepExecution) -> None:
@@ -40,7 +40,7 @@ class ExecutionListener(Protocol):
 
 
 class Surroundings:
-    """What executions of an engine need: its clock, its loop, and the listener that they report to."""
+    """The parts of an engine that executions need: its clock, its loop, and the listener that they report to."""
 
     __slots__ = ("clock", "listener", "loop", "payload_max")
 
@@ -125,9 +125,9 @@ class StepExecution:
     # Whether it is tried again.
 
     def is_tried_again(self, error: BaseException) -> bool:
-        """Return whether another attempt follows one that failed with this error. The first error decides, once.
+        """Return whether another attempt follows an attempt that failed with this error. Only the first error decides.
 
-        Raises what the policy raises.
+        Raises the errors of the policy.
         """
         if self.verdict is not None:
             return self.verdict[1]
@@ -141,7 +141,7 @@ class StepExecution:
         return again
 
     def known_attempts(self) -> Attempts:
-        """Return what is known of the attempts so far."""
+        """Return the record of the attempts so far."""
         if self.attempts is None:
             self.attempts = Attempts(position=self.position, name=self.code.name, since=self.where.clock.now())
         return self.attempts
@@ -230,7 +230,7 @@ class StepExecution:
         self._beats.changed()
 
     def write_details(self) -> None:
-        """Have the details of heartbeats written."""
+        """Write the details of heartbeats."""
         self.where.listener.beaten(self)
 
     def beat_written(self) -> None:
@@ -238,7 +238,7 @@ class StepExecution:
             self._beats.written()
 
     def flush(self) -> None:
-        """Have the details of all heartbeats so far written soon."""
+        """Write the details of all heartbeats so far as soon as possible."""
         self._deliver()
         if self._beats is not None:
             self._beats.flush()
@@ -251,7 +251,7 @@ class StepExecution:
 
     @property
     def is_forward(self) -> bool:
-        """Whether this is not a part of a rollback."""
+        """Whether the code is not part of a rollback."""
         return not self.code.rolling_back
 
     def is_current(self) -> bool:
@@ -259,7 +259,7 @@ class StepExecution:
         return not (self.is_over or self.dropped)
 
     def withdraw(self) -> bool:
-        """Have the code never begin. Return False if it has begun."""
+        """Keep the code from beginning. Return False if it has begun."""
         if self.is_called and (self.thread is None or not self.thread.cancel()):
             return False
         self.drop()
@@ -293,7 +293,7 @@ class StepExecution:
 
 
 def recall(live: LiveOperation, journal: Journal, codec: Codec) -> None:
-    """Give a revived run what is stored of its code: a staged outcome, and failed attempts."""
+    """Give a revived run the stored state of its code: a staged outcome, and failed attempts."""
     live.staged = journal.staged[0] if journal.staged else None
     for wait in journal.waits:
         if wait.kind in ("retry", "beat"):
@@ -301,9 +301,9 @@ def recall(live: LiveOperation, journal: Journal, codec: Codec) -> None:
 
 
 def pause(live: LiveOperation, draft: Draft, code: Code, codec: Codec, now: int) -> None:
-    """Have a draft wait for the next attempt of code that has failed, if that is not due yet.
+    """Let a draft wait for the next attempt of code that has failed, if that attempt is not due yet.
 
-    The draft waits for the code's deadline instead if that comes first.
+    The draft waits for the code's deadline instead, if the deadline comes first.
     """
     attempts = live.attempts
     if attempts is None or attempts.position != live.position_of(code):
@@ -321,7 +321,7 @@ def pause(live: LiveOperation, draft: Draft, code: Code, codec: Codec, now: int)
 
 
 def armed(live: LiveOperation, until: int, timers: Timers, now: int, due: Callable[[], None]) -> TimerHandle:
-    """Have `due` called at a time.
+    """Arm a timer that calls `due` at a time, and return the timer.
 
     A short pause between attempts is not stored. It lasts its full duration, even if the system's clock is changed.
     """

@@ -30,7 +30,7 @@ class StepListener(Protocol):
         ...
 
     def land(self, live: LiveOperation, code: Code, outcome: Outcome) -> None:
-        """Have the outcome of a run's code written."""
+        """Write the outcome of a run's code."""
         ...
 
     def hold(self, live: LiveOperation, reason: str) -> None:
@@ -72,7 +72,7 @@ class Steps:
         execution.end(is_tried_again=isinstance(outcome, TryAgain))
         self.slots.free(execution)
         if error is not None and is_by_signal(error):
-            raise error  # A signal stops the process: the step runs again in the next one.
+            raise error  # A signal stops the process: the step runs again in the next process.
         live = execution.live
         if execution.dropped or live.is_closed or live.execution is not execution:
             return
@@ -99,7 +99,7 @@ class Steps:
             self._listener.land(live, execution.code, bounded)
 
     def beaten(self, execution: StepExecution) -> None:
-        """Have the details of heartbeats written."""
+        """Write the details of heartbeats."""
         run = self._lookup(execution.live.id)
         if run is not None and execution.live.execution is execution:
             op = heartbeat(execution, run.status, self._codec, self._clock.now())

@@ -1,7 +1,7 @@
-"""A hierarchy as it is stored: from its rows to a run with its children, its rollback request, and the requests that it
-give up, which is what the machine needs.
+"""A hierarchy as it is stored. Its rows become the view that the machine needs: a run with its children, its rollback
+request, and the requests to give up.
 
-An engine that recovers a run reads it like this. An engine that has the run in memory keeps it up to date as rows are
+An engine that recovers a run reads it in this way. An engine that has the run in memory keeps it up to date as rows are
 committed and mail arrives.
 """
 
@@ -45,7 +45,7 @@ class Hierarchy:
         self._rows: dict[str, list[MessageEvent]] = {}  # by the last id of their lineage
         self._emitted: dict[str, MessageEvent] = {}
         self._rollback_requests: dict[str, MessageEvent] = {}
-        self._cancelled: dict[str, list[MessageEvent]] = {}  # as _rows
+        self._cancelled: dict[str, list[MessageEvent]] = {}  # like _rows
         for run in runs:
             self._runs[run.id] = run
             self._below.setdefault(run.lineage[-2], []).append(run)
@@ -137,8 +137,8 @@ class Hierarchy:
         return children
 
     def _asks(self, run: NewRun) -> Iterable[Ask]:
-        """Return the requests that the run give up: from the root emission down to the run, as far as the runs above it
-        were read."""
+        """Return the requests to give up that concern the run, from the root emission down to the run. Runs above it
+        count only if they were read."""
         found: list[Ask] = []
         depth = depth_of(run.lineage)
         id: str | None = run.id

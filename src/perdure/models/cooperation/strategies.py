@@ -15,8 +15,11 @@ from perdure.values.arguments import Duration, checked, span_of
 
 
 class Handlers(Struct, frozen=True, kw_only=True):
-    """What is known of a topic's handlers when a message is emitted: those in the durable registry, those that have
-    ever taken a message of the topic, and those that were explicitly taken out of the registry."""
+    """The known handlers of a topic when a message is emitted.
+
+    They are the handlers in the durable registry, handlers that have ever taken a message of the topic, and handlers
+    that were explicitly taken out of the registry.
+    """
 
     registered: frozenset[str] = frozenset()
     seen: frozenset[str] = frozenset()
@@ -61,10 +64,10 @@ class Names(Sequence[str]):
 
 
 class Pending(Struct, frozen=True, kw_only=True):
-    """What a suspended run waits for, once none of the children that were taken is still at work.
+    """The handlers that a suspended run waits for, once no child that was taken is still at work.
 
-    `missing` are the handlers that have not begun; in a rollback, those that have not begun to roll back. `since` is
-    when the run was suspended. Both times are in microseconds since the epoch.
+    `missing` are the handlers that have not begun. In a rollback, they are the handlers that have not begun to roll
+    back. `since` is the time at which the run was suspended. Both times are in microseconds since the epoch.
     """
 
     missing: Sequence[str]
@@ -83,8 +86,11 @@ class Strategy:
         return handlers.registered
 
     def joins(self, topic: str, handlers: Handlers) -> frozenset[str]:
-        """Return the handlers that may still get a run for a message while its emitter waits, if they have registered
-        since it was emitted. Once the emitter has gone on, no handler gets one."""
+        """Return the handlers that may still get a run for a message while its emitter waits.
+
+        A handler gets this run only if it registered after the message was emitted. Once the emitter has gone on, no
+        handler gets a run.
+        """
         return self.expected(topic, handlers)
 
     def goes_on(self, pending: Pending) -> bool:
@@ -105,7 +111,7 @@ class Strategy:
 
 
 class Registry(Strategy):
-    """Wait for every handler that is registered for the topic, also while its service is down."""
+    """Wait for every handler that is registered for the topic, even while its service is down."""
 
     def __repr__(self) -> str:
         return "Registry()"
@@ -113,7 +119,7 @@ class Registry(Strategy):
 
 @checked(error=InvalidDefinition)
 class TimeWindow(Strategy):
-    """Wait this long, and then for the handlers that have begun by then. The other handlers never begin."""
+    """Wait for a time, and then for the handlers that have begun in that time. The other handlers never begin."""
 
     def __init__(self, window: Duration) -> None:
         self.window = span_of(window, "TimeWindow(): the window", error=InvalidDefinition, positive=True)
@@ -121,7 +127,7 @@ class TimeWindow(Strategy):
     def goes_on(self, pending: Pending) -> bool:
         if pending.giving_up:
             return True
-        # What has begun must be undone, however long it takes.
+        # Work that has begun must be undone, however long that takes.
         return not pending.missing if pending.rolling_back else pending.now >= self._end(pending)
 
     def looks_again_at(self, pending: Pending) -> int | None:
@@ -135,7 +141,10 @@ class TimeWindow(Strategy):
 
 
 class Historical(Strategy):
-    """Wait for the handlers that have taken a message of the topic before, unless they were taken out since."""
+    """Wait for the handlers that have taken a message of the topic before.
+
+    Handlers that were taken out of the registry are left out.
+    """
 
     def expected(self, topic: str, handlers: Handlers) -> frozenset[str]:
         del topic
@@ -159,6 +168,6 @@ def waits_for_all(strategy: Strategy) -> bool:
 def minds_each(strategy: Strategy) -> bool:
     """Return whether the result of `goes_on` may depend on which handlers are missing, or how many.
 
-    For the strategies here it depends only on whether one is missing, or on the time.
+    For the strategies in this module it depends only on whether any handler is missing, or on the time.
     """
     return type(strategy).goes_on not in (Strategy.goes_on, TimeWindow.goes_on)

@@ -3,7 +3,8 @@
 The row is a CANCELLATION_REQUESTED of `message_event`, under an id of the token's own. A run has the tokens of the
 context that its message was emitted with. A run finds out whether its tokens are cancelled whenever it is read from the
 store. A run that was given a token is read after the commit that created it, before it begins. The runs to notify are
-searched for after the commit that cancels the token. So one of the two finds the other.
+searched for after the commit that cancels the token. So either the run finds the cancellation, or the search finds the
+run.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class TokenMembers:
         return ids
 
     async def notices_for(self, run_ids: Sequence[str], now: int, actor: str) -> tuple[ops.Notify, ...]:
-        """Return notifications for those of these runs that have a cancelled token. Raises StoreError."""
+        """Return notifications for the runs among these that have a cancelled token. Raises StoreError."""
         if not run_ids:
             return ()
         scopes = await read_scopes(self._store, self._rows, run_ids)
@@ -85,7 +86,7 @@ class TokenMembers:
 
 
 def cancellation(token: CancellationToken, *, reason: str, source: str) -> MessageEvent:
-    """Return the row that cancels a token. A token has at most one, so the first cancellation counts."""
+    """Return the row that cancels a token. A token has at most one such row, so the first cancellation counts."""
     message = f"token {token.name!r} was cancelled" + (f": {reason}" if reason else "")
     failure = Failure(type=CANCELLATION_REQUESTED, message=message, source=source)
     return MessageEvent(
@@ -98,7 +99,7 @@ def cancellation(token: CancellationToken, *, reason: str, source: str) -> Messa
 
 
 async def read_scopes(store: Store, rows: RowCodec, ids: Sequence[str]) -> StoredScopes:
-    """Return what a decision about these runs needs: their rows, and the cancellations of their tokens.
+    """Return the rows for a decision about these runs: their own rows, and the cancellations of their tokens.
 
     The event loop goes on with other work while many rows are decoded. Raises StoreError.
     """

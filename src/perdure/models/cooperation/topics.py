@@ -23,7 +23,7 @@ _HERE: Final = (__file__, str(Path(__file__).with_name("define.py")))
 
 @checked(error=InvalidDefinition)
 class Topic(Generic[M]):
-    """A channel for messages of one type. Operations of any service may handle it."""
+    """A channel for messages of one type. Operations of any service may handle its messages."""
 
     def __init__(self, name: str, type: type[M]) -> None:
         self.where = caller()

@@ -1,8 +1,8 @@
-"""Transactional steps of operations: what a step writes to its own tables, and all that it asks for (its emissions, its
-context, its return values), are committed together or not at all.
+"""Transactional steps of operations. A step's writes to its own tables and its requests (emissions, context, return
+values) are committed together or not at all.
 
-The step's transaction stages what the step asked for. The run's next commit makes rows of it before anything else: the
-engine that has the run by then begins with what is staged, whatever the run was asked meanwhile.
+The step's transaction stages the step's requests. The run's next commit turns them into rows before anything else: the
+engine that has the run by then begins with the staged requests, whatever the run was asked meanwhile.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Call(Protocol):
 
 
 class _Asked(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is staged: the code that ran, and what it asked for."""
+    """The staged value: the code that ran, and its requests."""
 
     kind: str
     name: str
@@ -74,7 +74,7 @@ _decode: Final = msgspec.json.Decoder(_Asked).decode
 
 
 def write_outcome(code: Code, outcome: Returned) -> str:
-    """Return what code asked for, as JSON."""
+    """Return the requests of code, as JSON."""
     asked = _Asked(
         kind=type(code).__name__,
         name=code.name,
@@ -89,7 +89,7 @@ def write_outcome(code: Code, outcome: Returned) -> str:
 
 
 def read_outcome(plan: Plan, text: str, position: str) -> tuple[Code, Returned]:
-    """Return the code that ran, and what it asked for. Raises Mismatch if the operation no longer has its step."""
+    """Return the code that ran, and its requests. Raises Mismatch if the operation no longer has its step."""
     asked = _decode(text)
     try:
         index = plan.index_of(asked.name)
@@ -122,7 +122,7 @@ def read_outcome(plan: Plan, text: str, position: str) -> tuple[Code, Returned]:
 
 
 def asked(scope: Scope, said: NextStep | None) -> Returned:
-    """Return all that code asked for, and close its scope: it can ask for nothing more."""
+    """Return all requests of code, and close its scope: the code can make no more requests."""
     scope.is_over = True
     return Returned(said=said, context=scope.context, emissions=tuple(scope.emissions), values=tuple(scope.values))
 
@@ -173,8 +173,8 @@ class _Body:
             raise
 
     def _begin(self, connection: Any) -> Scope:
-        """Return a new scope. Nothing was committed so far, or this would not be called, so what an earlier call asked
-        for is dropped."""
+        """Return a new scope. The requests of an earlier call are dropped: nothing of them was committed, or the store
+        would not call the code again."""
         self.is_called = True
         if not self._fate.reopen():
             raise GivenUp
@@ -211,7 +211,7 @@ class _Body:
 
 
 class Work(Struct, frozen=True, kw_only=True):
-    """What to do in a transaction. `scope` makes a new scope. `check` returns a failure if the code has asked for
+    """The work to do in a transaction. `scope` makes a new scope. `check` returns a failure if the code has asked for
     something that cannot be done."""
 
     call: Call
@@ -234,7 +234,7 @@ class Transactions:
         self.loop = asyncio.get_running_loop()
 
     async def run(self, execution: StepExecution, work: Work) -> Returned:
-        """Return what the code asked for, once that is committed with its writes. Raises what the code raised, and
+        """Return the requests of the code, once they are committed with its writes. Raises the errors of the code, and
         CodecFailed."""
         live, code = execution.live, execution.code
         check_form(self._store.transacts, code.name, is_async=work.is_async)
@@ -260,5 +260,5 @@ class Transactions:
         return self.read(live.plan, end.staged)[1]
 
     def read(self, plan: Plan, staged: Staged) -> tuple[Code, Returned]:
-        """Return the staged code of a run and what it asked for. Raises Mismatch."""
+        """Return the staged code of a run, and its requests. Raises Mismatch."""
         return read_outcome(plan, self.codec.decode(staged.value), staged.position)

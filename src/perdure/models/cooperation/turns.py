@@ -16,7 +16,7 @@ BEGUN_AT_ONCE_MAX: Final = 128  # runs in one turn, of those that a commit began
 
 
 class Turns:
-    """Calls the callbacks of runs that go on: at once while they are few, and else in later turns.
+    """Calls the callbacks of runs that go on: at once while they are few, otherwise in later turns.
 
     If a callback of a later turn raises, the error is logged and the other runs go on.
     """
@@ -31,7 +31,7 @@ class Turns:
         return bool(self._backlog)
 
     def soon(self, live: LiveOperation, go_on: Callable[[], None]) -> None:
-        """Have a run go on, now or in one of the loop's next turns."""
+        """Let a run go on, now or in one of the loop's next turns."""
         if self._room == 0:
             self._backlog.append((live, go_on))
             return

@@ -10,20 +10,21 @@ from perdure.models.cooperation.step_execution import StepExecution
 
 
 class Landings:
-    """Has outcomes of code written as soon as their runs may go on. Draining waits for that."""
+    """Writes outcomes of code as soon as their runs may go on. Draining waits for these writes."""
 
     def __init__(self, slots: Slots[StepExecution]) -> None:
         self._slots = slots
 
     def withdraw(self, live: LiveOperation) -> None:
-        """Have a run that is asked to give up begin no step: code that waits for its turn or a thread never runs."""
+        """Keep a run that is asked to give up from beginning a step: code that waits for its turn or a thread never
+        runs."""
         execution: StepExecution | None = live.execution
         if execution is not None and execution.is_forward and execution.withdraw():
             live.execution = None
             self._slots.free(execution)
 
     def land_later(self, live: LiveOperation, landing: Callable[[], None]) -> None:
-        """Have an outcome written once the run was read again: requests to the run decide what comes next."""
+        """Write an outcome later, once the run was read again: requests to the run decide what comes next."""
         live.landing = landing
         self._slots.expect(live)
 

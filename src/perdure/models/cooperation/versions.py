@@ -20,7 +20,7 @@ Handler = tuple[str, str]  # topic, name
 
 
 class Operations(dict[Handler, Operation[Any]]):
-    """Operations by topic and name. Each entry is the version that begins new runs: the one added last."""
+    """Operations by topic and name. Each entry is the version that begins new runs: the version added last."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Operations(dict[Handler, Operation[Any]]):
         return self._known.get((topic, name), {}).get(version)
 
     def of(self, topic: str, name: str, stored: str, *, is_begun: bool) -> Operation[Any] | None:
-        """Return the code of a run, by the version that is stored, or None if this engine does not have it."""
+        """Return the code of a run, by the run's stored version, or None if this engine does not have the code."""
         _, version = read_version(stored)
         return self.exact(topic, name, version) if version or is_begun else self.get((topic, name))
 

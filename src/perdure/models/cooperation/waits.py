@@ -1,6 +1,6 @@
-"""What a suspended run waits for, as it is stored: the children that it needs, and when it goes on by itself.
+"""The stored waits of a suspended run: the children that it needs, and the time at which it goes on by itself.
 
-An engine that finds the run without an owner sees from this whether the run can go on."""
+An engine that finds the run without an owner sees from these waits whether the run can go on."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def stored_waits(
     draft.until_stored = until
     if draft.wait is not None and until == draft.wait.due_at:
         until = None  # The wait for the next attempt is enough, unless a deadline is earlier.
-    # For a run that was read from the store, it is not known which waits are stored. What it was notified of was read
-    # with it, so the wait that stands for notifications goes.
+    # For a run that was read from the store, it is not known which waits are stored. Its notifications were read with
+    # it, so the wait that marks new notifications is removed.
     gone = [NEWS] if is_loaded and run.status is not Status.CREATED else []
     if draft.staged:
         gone.append(draft.staged)

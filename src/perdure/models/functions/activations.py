@@ -1,4 +1,4 @@
-"""Activations: code of live runs goes on, its progress becomes ops for the coordinator, and unfit runs are held."""
+"""Activations: they run the code of live runs, turn its progress into ops for the coordinator, and hold unfit runs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Activations:
         """Activate a run. If that raises, hold the run."""
         try:
             activate(live, *args)
-        except Exception as error:  # noqa: BLE001 - the hold says what it is
+        except Exception as error:  # noqa: BLE001 - the hold names the error
             self.set_aside(live, error)
 
     def write(self, live: LiveRun, advance: Advance) -> None:

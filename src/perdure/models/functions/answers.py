@@ -1,5 +1,7 @@
-"""Answers to requests of runs other than steps and sleeps: events, ends of runs, timers among several options, and the
-ids of children. Everything here happens in plain callbacks of the process's loop.
+"""Answers to the requests of runs, except steps and sleeps.
+
+The answers are events, ends of runs, timers among several options, and the ids of children. Everything here happens in
+plain callbacks of the process's loop.
 """
 
 from __future__ import annotations
@@ -54,11 +56,12 @@ class Answers:
         self._activations = activations
         self._slots = slots
         self._background = background
-        # Runs that began, since this was last read, to wait for nothing but the ends of runs they have handles of.
+        # Runs that have begun to wait only for the ends of runs that they have handles of. The deadlock watch empties
+        # it.
         self.awaiting: dict[str, None] = {}
 
     def arm(self, live: LiveRun, asks: Sequence[Ask]) -> None:
-        """Do what a run asks for: arm the timers among the options of its waits, and start its children."""
+        """Perform the requests of a run: arm the timers among the options of its waits, and start its children."""
         for ask in asks:
             if live.asks.get(ask.position) is not ask or live.ended:
                 continue
@@ -88,7 +91,7 @@ class Answers:
             self.deliver(live, Deliver(live.id, ask.position, option))
 
     def deliver(self, live: LiveRun, effect: Deliver) -> None:
-        """Hand a run what has won the wait at a position."""
+        """Hand a run the event, the end of a run or the timer that has won its wait at a position."""
         ask = live.asks.get(effect.position)
         if ask is None or live.ended or self._slots.is_closed:
             return
@@ -131,7 +134,7 @@ class Answers:
         self._activations.write(live, live.ask_done(ask, text, None, at=at, read=read, consumed=consumed))
 
     def _set_event_aside(self, live: LiveRun, ask: Ask, event: Event, wrong: str) -> None:
-        """Make an event a dead letter because it does not fit the class by which the run waits for it, and wait on.
+        """Make a dead letter of an event that does not fit the event class of the wait. The run waits on.
 
         A crash before the commit leaves the event where it was. It is set aside when the run is back in memory.
         """
@@ -170,7 +173,7 @@ class Answers:
         self.arm(live, [ask])
 
     async def _fetch_end(self, live: LiveRun, ask: Ask, effect: Deliver) -> None:
-        """Read the outcome of a run whose end was waited for."""
+        """Read the outcome of a run that this run has waited for."""
         target = effect.target or ""
         try:
             stored = (await self._store.get([target])).get(target)
@@ -181,7 +184,7 @@ class Answers:
         finally:
             live.fetching -= 1
             if self._runs.has(live):
-                self._runs.rests(live)  # Meanwhile it may have been chosen for eviction, and could not leave.
+                self._runs.rests(live)  # Meanwhile the run may have been chosen for eviction, and could not leave.
         if stored is not None and stored.run.status not in FINISHED:
             asyncio.get_running_loop().call_soon(self._wait_again, live, ask)
             return
@@ -189,10 +192,10 @@ class Answers:
         asyncio.get_running_loop().call_soon(self._end_fetched, live, ask, effect, ended)
 
     def _deliver_again(self, live: LiveRun, effect: Deliver) -> None:
-        """Deliver what could not be read the first time, if the run is still the same one in memory.
+        """Deliver an outcome that could not be read the first time, if this live run is still in memory.
 
-        A run that was replayed since then has asked again itself. In a run that continues as another call, the position
-        means something else.
+        If the run was replayed meanwhile, its code has asked again. If the run has continued as another call, the
+        position belongs to another request.
         """
         if self._runs.has(live):
             self.deliver(live, effect)
@@ -202,7 +205,8 @@ class Answers:
             self._activations.guarded(live, self._go_on_with, ask, replace(effect, outcome=ended))
 
     def _wait_again(self, live: LiveRun, ask: Ask) -> None:
-        """Store a wait again whose winner has not ended: another of the wait's runs has, or this one was retried.
+        """Store a wait again, because the run that won it has not ended: another run of the wait has, or the winner was
+        retried.
 
         The first of the wait's runs that has ended then wins the wait.
         """
@@ -216,7 +220,8 @@ class Answers:
             )  # fmt: skip
 
     async def _start_child(self, live: LiveRun, ask: Ask) -> None:
-        """Start a child whose id the workflow gave. A run with this id may exist, and may be a different one."""
+        """Start a child under an id that the workflow gave. The id may belong to an existing run, and to a different
+        start."""
         start = start_of(live, ask, ask.what.id, live.time(self._clock.now()))
         error: PerdureError | None = None
         try:

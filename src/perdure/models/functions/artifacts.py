@@ -27,7 +27,7 @@ from perdure.values.arguments import checked
 from perdure.values.checks import checked_text
 from perdure.values.json import to_text
 
-INLINE_BYTES_MAX: Final = 32 * 1024  # more than this is stored in chunks
+INLINE_BYTES_MAX: Final = 32 * 1024  # larger content is stored in chunks
 CHUNK_BYTES: Final = 1024 * 1024
 STAGED_MAX: Final = 1_000  # by one attempt of a step
 STAGED_BYTES_MAX: Final = 16 * 1024 * 1024  # by one attempt, without files
@@ -36,7 +36,8 @@ _MARK: Final = '{"perdure.staged":'
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """An artifact that is not staged yet. Its content is `data`; that of a file was sent ahead, in `chunks` chunks."""
+    """An artifact that is not staged yet. Its content is `data`. The content of a file was sent ahead, in `chunks`
+    chunks."""
 
     name: str
     type: str
@@ -56,7 +57,7 @@ class ArtifactOutput(Output, frozen=True, kw_only=True):
     by: str = ""
 
 
-STAGED: Final = "perdure.staged"  # marks a journaled result that lists what its step has staged
+STAGED: Final = "perdure.staged"  # marks a journaled result that lists the artifacts of its step
 
 
 class StagingResult(Struct, frozen=True):
@@ -75,7 +76,7 @@ class _StoredResult(Struct, frozen=True):
 
 
 def read_result(text: str) -> tuple[str, dict[str, str]]:
-    """Return the result in a journal entry of a graph's run, as JSON, and the ids of what was staged with it."""
+    """Return the result in a journal entry of a graph's run, as JSON, and the ids of the artifacts staged with it."""
     if not text.startswith(_MARK):
         return text, {}
     found = from_json(text, type=_StoredResult)
@@ -85,8 +86,8 @@ def read_result(text: str) -> tuple[str, dict[str, str]]:
 def marked(value: Any) -> Any:
     """Return the result of a graph's step that has staged nothing, as it is journaled.
 
-    A value that happens to look like a marked result is wrapped, so that it is read back unchanged: values come from
-    outside.
+    A value that happens to look like a marked result is wrapped, so that it is read back unchanged. Values come from
+    outside, so any value is possible.
     """
     return StagingResult({}, value) if isinstance(value, Mapping) and STAGED in value else value
 
@@ -183,8 +184,8 @@ async def stage(name: str, value: Any, *, type: str = "", media_type: str | None
     """Stage an artifact of this run: text as it is, any other value as JSON.
 
     The artifact is published, as the next version of its name, in the commit in which the run succeeds. A run that
-    fails or is cancelled never publishes anything. A replay does not stage it again. `by` names the part of the
-    workflow that made it. Read it with `engine.artifacts.read(name)`. Raises UnstorableValue, InvalidArguments,
+    fails or is cancelled never publishes anything. A replay does not stage the artifact again. `by` names the part of
+    the workflow that made it. Read it with `engine.artifacts.read(name)`. Raises UnstorableValue, InvalidArguments,
     NotInWorkflow; Misuse for bytes, which only a step can stage.
     """
     if running_loop() is None and in_step.get(None) is not None:
@@ -204,8 +205,8 @@ def artifact_output(draft: Draft, by: str) -> ArtifactOutput:
 
 
 class Stager:
-    """The artifacts that one attempt of a step has staged so far. `files` are the ids of those whose chunks were sent
-    ahead."""
+    """The artifacts that one attempt of a step has staged so far. `files` are the ids of the artifacts whose chunks
+    were sent ahead."""
 
     __slots__ = ("_size", "drafts", "files")
 

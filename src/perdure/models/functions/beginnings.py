@@ -1,5 +1,5 @@
-"""Runs that begin: a run that asks for ten thousand children takes several turns of the event loop, and other runs go
-on meanwhile."""
+"""Beginnings of runs, in pieces. A run that asks for ten thousand children takes several turns of the event loop, and
+other runs go on meanwhile."""
 
 from __future__ import annotations
 

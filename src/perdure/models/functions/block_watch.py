@@ -1,7 +1,8 @@
-"""The block watch: it notices that something blocks the process's event loop, and logs which step it is.
+"""The block watch: it notices when code blocks the process's event loop, and logs which step that is.
 
 The loop notes the time regularly, and a thread checks whether it still does. A blocked loop does not cost the engine
-its runs, since its sign of life is not renewed on the loop. But everything else in the process stands still meanwhile.
+its runs, because the engine's heartbeat is not sent from this loop. But everything else in the process stands still
+meanwhile.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class BlockWatch:
             if blocked_s < self._warn_s or self._culprit:
                 continue
             if suspected_at != self._seen_at:
-                # The whole process may have been stopped for a while. Then the loop goes on now, so look once more.
+                # The whole process may have been stopped for a while. In that case the loop runs again now, so look
+                # once more.
                 suspected_at = self._seen_at
                 continue
             frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
@@ -66,7 +68,7 @@ class BlockWatch:
 
 
 def culprit(frame: FrameType) -> str:
-    """Return what a thread at this frame is doing: the step, if it runs one, and the place in the code."""
+    """Return the work of a thread at this frame, as a text: the step, if it runs one, and the place in the code."""
     place = traceback.extract_stack(frame, limit=1)[0]
     where = f"{place.filename}:{place.lineno}, in {place.name}"
     outer: FrameType | None = frame

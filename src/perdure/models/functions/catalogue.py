@@ -1,4 +1,5 @@
-"""The catalogue: which workflows the engines of a store have. For starts by name, and steps that choose a workflow."""
+"""The catalogue of the workflows that a store's engines have. Starts by name use it, and steps that choose a
+workflow."""
 
 from __future__ import annotations
 
@@ -25,9 +26,9 @@ class Catalogue:
         return "" if found is None else found.model
 
     async def version(self, name: str, *, hint: str = "") -> str:
-        """Return the version of a workflow that the engine which started last has.
+        """Return the version of a workflow on the engine that started last. Engines without the workflow do not count.
 
-        Raises UnknownWorkflow, with the hint in its message; InvalidArguments if the name is that of an operation;
+        Raises UnknownWorkflow, with the hint in its message; InvalidArguments if only an operation has this name;
         StoreError.
         """
         versions = await self._versions(name)
@@ -40,8 +41,8 @@ class Catalogue:
         return versions[-1]
 
     async def check(self, name: str, version: str) -> None:
-        """Check that a living engine has this version of a workflow. Raises UnknownWorkflow, and what `version`
-        raises."""
+        """Check that a living engine has this version of a workflow. Raises UnknownWorkflow, and the errors of
+        `version`."""
         if self._known.get((name, version)) is not None:
             return
         await self.version(name)
@@ -51,7 +52,8 @@ class Catalogue:
             raise UnknownWorkflow(f"no engine that is alive has version {version!r} of workflow {name!r}, only: {has}")
 
     async def _versions(self, name: str) -> list[str]:
-        """Return the versions of a workflow that living engines have. Those of the engine that started last come last.
+        """Return the versions of a workflow that living engines have. The versions of the engine that started last come
+        last.
 
         Raises InvalidArguments if only an operation has this name.
         """

@@ -47,8 +47,8 @@ async def start(
 ) -> ChildHandle[R]:
     """Start a child, and return its handle without waiting for the child.
 
-    If the child fails, this run notices only if it waits for it. The child is cancelled when this run is cancelled,
-    unless `detached`. With an `id` the start is idempotent, as `Engine.start` is.
+    If the child fails, this run notices only if it waits for the child. The child is cancelled when this run is
+    cancelled, unless `detached`. With an `id` the start is idempotent, as `Engine.start` is.
     """
     loop = require_loop("start")
     if not isinstance(call, RunCall):

@@ -1,5 +1,5 @@
-"""Runs that are being closed: a run with many tasks takes several turns of the event loop, and other runs go on
-meanwhile."""
+"""Closings of runs, in pieces. It takes several turns of the event loop to close a run with many tasks, and other runs
+go on meanwhile."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ log = logging.getLogger("perdure")
 
 
 class Closings:
-    """Does the first piece of each closing at once; most closings have only one. The others are finished one after the
-    other, with one piece in each turn of the loop."""
+    """Does the first piece of each closing at once. Most closings have only one piece. The others are finished one
+    after the other, one piece in each turn of the loop."""
 
     def __init__(self) -> None:
         self._open: dict[Pieces[None], str] = {}

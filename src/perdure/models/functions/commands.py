@@ -1,4 +1,4 @@
-"""Commands: what one activation of a workflow function asks for, as values.
+"""Commands: the requests of one activation of a workflow function, as values.
 
 positions.py defines the positions. Times are in microseconds. Nothing here knows how a step is run or where a timer is
 kept.
@@ -31,7 +31,7 @@ class TimerRequest(Struct, frozen=True):
 
 
 class Ask(Struct, frozen=True):
-    """Anything else that workflow code awaits. `what` is passed on unchanged.
+    """Any other request that workflow code awaits. `what` is passed on unchanged.
 
     The `kind` says what it is: an event or one of several things (wait), a child's result (child), a child's id
     (start), the answer to a task (task), the registration of a compensation (compensate).
@@ -92,8 +92,8 @@ class Commands(Struct):
     """The requests of one activation, each kind in program order.
 
     With `end`, the run asks for nothing more: everything else except `outputs` is empty. `only_steps` says that
-    everything except `steps` is empty, as it mostly is. Withdrawn positions are those of earlier activations: a request
-    that is made and withdrawn in the same activation does not appear.
+    everything except `steps` is empty, as in most activations. Withdrawn positions belong to requests of earlier
+    activations. A request that is made and withdrawn in the same activation does not appear.
     """
 
     steps: Sequence[StepRequest] = ()

@@ -15,7 +15,7 @@ from perdure.models.functions.steps import Steps
 
 
 class Gate:
-    """Does what runs ask for: begins their steps, arms their timers, and handles their other requests."""
+    """Performs the requests of runs: begins their steps, arms their timers, and handles their other requests."""
 
     def __init__(
         self, parts: HostParts, runs: LiveRuns, activations: Activations, steps: Steps, answers: Answers
@@ -30,7 +30,7 @@ class Gate:
         self._answers = answers
 
     def proceed(self, run_id: str) -> None:
-        """Do what a run's earliest uncommitted advance asks for, because it is now committed."""
+        """Perform the requests of a run's earliest pending advance, which is now committed."""
         live = self._live.get(run_id)
         if live is None or not live.gate:
             return
@@ -43,7 +43,7 @@ class Gate:
                     self._runs.rests(live)
 
     def release(self, live: LiveRun, commands: Commands) -> None:
-        """Do what an activation asked for. Called when the advance with these commands is committed."""
+        """Perform the requests of an activation. Called when the advance with these commands is committed."""
         if not commands.only_steps:
             for position in commands.steps_cancelled:
                 self._steps.stop(live, position)

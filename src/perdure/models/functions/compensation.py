@@ -16,7 +16,7 @@ from perdure.models.functions.define import RunCall, StepCall
 from perdure.values.arguments import checked
 from perdure.values.digests import digest_of
 
-BRANCH = "undo."  # where the positions of a rollback begin
+BRANCH = "undo."  # the prefix of the positions of a rollback
 
 R = TypeVar("R")
 
@@ -36,7 +36,7 @@ class Compensation(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The value of its journal entry, for people to read: a rollback takes the call from the code instead."""
+        """The value of its journal entry, for people to read. A rollback takes the call from the code instead."""
         return f'{{"call":{to_json(self.target.name).decode()},"input":{self.input}}}'
 
 
@@ -45,15 +45,17 @@ async def compensate(call: StepCall[Any] | RunCall[Any]) -> None:
     """Register a call to make if the run fails or is cancelled: a step, or a workflow as a child.
 
     The last registered call is made first. If a call raises, the rollback ends or goes on, as
-    `@workflow(compensation=…)` says. The registration becomes durable together with what came before it: register a
-    compensation right after what it undoes.
+    `@workflow(compensation=…)` says. The registration becomes durable together with the results before it. So register
+    a compensation right after the work that it undoes.
     """
     await _register(call, None)
 
 
 async def compensate_and_wait(call: StepCall[R], rest: Callable[[R], Coroutine[Any, Any, None]]) -> None:
-    """Register a compensation that takes longer than a step should: the step requests it, and `rest`, which is workflow
-    code, waits for it durably. Otherwise as `compensate`."""
+    """Register a compensation that takes longer than a step should.
+
+    The step requests the work, and `rest`, which is workflow code, waits for it durably. Otherwise like `compensate`.
+    """
     await _register(call, rest)
 
 
@@ -79,7 +81,7 @@ def is_waiting(waits: Iterable[Wait], now: int) -> bool:
 
     It may wait for a timer, an event, a child, a task, or the next attempt of a step. Compensations are made one after
     the other, so nothing else goes on meanwhile. The stored wait for a step's next attempt stays while that attempt
-    runs, and so do the stored details of a step's heartbeats: neither counts as waiting.
+    runs, and so do the stored details of a step's heartbeats. These rows do not count as waiting.
     """
     return any(wait.kind != "beat" and (wait.kind != "retry" or (wait.due_at or 0) > now) for wait in waits)
 

@@ -1,4 +1,4 @@
-"""What workflow code and steps can ask of the engine: `current_run`, `sleep`, `current_step`, `resource`."""
+"""The context of workflow code and of steps: `current_run`, `current_step`, `resource`."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ E = TypeVar("E", bound=BaseException)
 class CurrentRun:
     """The run that the calling workflow code belongs to.
 
-    All its values are the same in every replay. So it has no tags and no attempt number, which change meanwhile. When a
-    run continues as another call, `random` and `uuid4` give other values than before.
+    All its values are the same in every replay. So it has no tags and no attempt number, because these change. After
+    `continue_as`, `random` and `uuid4` give other values than before.
     """
 
     __slots__ = ("_loop", "id", "random", "workflow")
@@ -67,8 +67,8 @@ def require_loop(verb: str) -> WorkflowLoop:
 
 
 def timed_out(error: E) -> E:
-    """Return an exception, marked as raised by the timeout that has just elapsed. If the run fails with it, a retry of
-    the run begins that timeout anew."""
+    """Mark an exception as raised by the timeout that has just elapsed, and return it. If the run fails with this
+    exception, a retry of the run begins the timeout anew."""
     loop = running_loop()
     if loop is not None and loop.elapsed:
         mark(error, loop.elapsed)
@@ -142,11 +142,12 @@ class CurrentStep:
         return self._connection
 
     def heartbeat(self, details: Any = None) -> None:
-        """Report that the attempt is alive, and how far it got: the next attempt finds that in `heartbeat_details`.
+        """Report that the attempt is alive, and how far it got.
 
-        Never waits. The newest details count, and None leaves the earlier details as they are. They are stored soon,
-        not at once: a crash of the engine's process may lose the details of the last fifth of a second. In an attempt
-        that has ended or was given up, this does nothing. Raises UnstorableValue if the details have no JSON form.
+        The next attempt finds the details in `heartbeat_details`. This never waits. Only the newest details count, and
+        None leaves the earlier details as they are. They are stored soon, not at once: a crash of the engine's process
+        may lose the details of the last fifth of a second. In an attempt that has ended or was given up, this does
+        nothing. Raises UnstorableValue if the details have no JSON form.
         """
         self._body.beat(details)
 
@@ -154,13 +155,14 @@ class CurrentStep:
     def heartbeat_details(self) -> Any:
         """The details of the newest heartbeat of an earlier attempt, in JSON's types; None if there are none.
 
-        An attempt that a crash interrupted counts as an earlier one here, though it has the same number.
+        An attempt that a crash interrupted counts as an earlier attempt here, though it has the same number.
         """
         return None if self._details is None else from_json(self._details)
 
     def append(self, stream: str, value: Any) -> None:
-        """Append an item to a stream of the run, from a coroutine, a thread or a worker process: an LLM's tokens, the
-        lines of a log.
+        """Append an item to a stream of the run: an LLM's token, a line of a log.
+
+        Can be called from a coroutine, a thread or a worker process.
 
         Items of a step stay in the order of these calls. They become durable at once, many in one commit, and can be
         read from then on, while the step runs. Items that are not durable when the step returns become durable together
@@ -210,7 +212,7 @@ class Describable(Protocol):
     def describe(self) -> CurrentStep: ...
 
 
-# The attempt in whose context the code runs. It is described only on demand, since few steps ask.
+# The attempt that the running code belongs to. Its description is made only on demand, since few steps ask for it.
 in_step: ContextVar[Describable] = ContextVar("perdure_step")
 
 
@@ -235,7 +237,7 @@ class OperationAttempt(Protocol):
 
 class InOperation:
     """A step of an operation. It has the engine's resources, heartbeats and, if it is transactional, its `connection`.
-    It has nothing else of what a function's step has."""
+    It has none of the other services that a function's step has."""
 
     __slots__ = ("_attempt", "_resources", "connection")
 
@@ -279,7 +281,7 @@ class OperationAttempts:
         self._resources = resources
 
     def enter(self, context: Context, attempt: OperationAttempt) -> InOperation:
-        """Mark a context as that of a step of an operation."""
+        """Enter an attempt into a context, so that `current_step` finds it there."""
         place = InOperation(self._resources, attempt)
         context.run(in_step.set, place)
         return place
@@ -299,5 +301,5 @@ def current_step() -> CurrentStep:
 
 @checked
 def resource(kind: type[T]) -> T:
-    """Return the engine's resource of this type (`Engine(resources={Pool: make_pool})`), as a pool or a client."""
+    """Return the engine's resource of this type (`Engine(resources={Pool: make_pool})`), such as a pool."""
     return current_step().resource(kind)

@@ -1,6 +1,6 @@
 """Continuation: a run goes on as another call, under the same id and without its history.
 
-What that does to the stored run is decided in perdure/kernel/rules/continuation.py.
+perdure/kernel/rules/continuation.py decides how the stored run changes.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class Step(Generic[P, R]):
         process: bool | None = None,
         transactional: bool | None = None,
     ) -> Step[P, R]:
-        """Return the same step with other options, for the calls made from it."""
+        """Return a copy of the step with other options. Calls of the copy have these options."""
         return Step(
             self.function,
             name=name or self.name,
@@ -262,12 +262,14 @@ class Workflow(Generic[P, R]):
 
     @cached_property
     def outline(self) -> Outline | None:
-        """The definition, if the workflow is data: a run that began with another definition does not go on with it."""
+        """The definition, if the workflow is data. A run that began with another definition does not go on with this
+        one."""
         return None
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the code. Taken when it is first needed: functions that it calls may be defined further down."""
+        """A hash of the code. Computed when first needed, because functions that the code calls may be defined further
+        down."""
         return _fingerprint(self.function)
 
     @property
@@ -295,7 +297,8 @@ def _note_change() -> None:
 
 
 def forget(workflow: Workflow[Any, Any]) -> None:
-    """Remove a workflow from those that every engine has. An engine that is given it explicitly still has it."""
+    """Remove a workflow from the workflows that every engine has. An engine that is given it explicitly still has
+    it."""
     _WORKFLOWS.discard(workflow)
     _note_change()
 
@@ -361,7 +364,7 @@ def step(
 
     With `transactional=True` the step can write to your own tables in the store's database, through
     `current_step().connection`. These writes are committed together with the step's result: exactly once, whatever
-    crashes. The function is a plain function on SQLite, an async function on Postgres.
+    crashes. The function must be a plain function on SQLite, and an async function on Postgres.
 
     Without a retry policy a step is tried three times in all. `Retry.never()` tries it once.
     """
@@ -471,7 +474,7 @@ def _check_for_process(function: Callable[..., Any], name: str) -> None:
 def _checked_name(name: Any, what: str) -> str:
     """Return the name if it can be stored. Raises InvalidDefinition.
 
-    A name is a key in every store, as long as there are runs that have it in their journals.
+    A name is a key in every store, for as long as a journal contains it.
     """
     if not isinstance(name, str) or not 0 < len(name) <= _NAME_MAX_CHARS:
         raise InvalidDefinition(f"a {what}'s name is a text of 1 to {_NAME_MAX_CHARS} characters, not {name!r:.80}")
@@ -481,7 +484,7 @@ def _checked_name(name: Any, what: str) -> str:
 
 
 def _checked_version(version: Any, name: str) -> str:
-    """A version is a key too; the empty one is that of workflows which have none."""
+    """Return the version if it can be stored. Raises InvalidDefinition. An empty version means that there is none."""
     if not isinstance(version, str) or len(version) > _NAME_MAX_CHARS or UNSTORABLE_TEXT.search(version) is not None:
         raise InvalidDefinition(
             f"the version of workflow {name!r} is a text of up to {_NAME_MAX_CHARS} characters without NUL and lone "
@@ -534,5 +537,6 @@ def _content(cell: types.CellType) -> Any:
 
 
 def _stable(const: object) -> object:
-    """Return a constant whose repr is the same in every process. The order of a set of texts differs between them."""
+    """Return a constant whose repr is the same in every process. The order of a set of texts differs between
+    processes."""
     return sorted(map(repr, const)) if isinstance(const, frozenset) else const

@@ -1,10 +1,10 @@
 """Outlines: which definition a run began with, kept in the run's journal.
 
 Only workflows that are data have them: graphs. A function's code is compared with the journal entry by entry, but a
-definition can change in places that the journal does not show. An outline is an entry of kind "definition" with a
-number below 1, one for each attempt of the run (0, -1, …), so that the entries that follow count from 1. It is written
-in the first commit of the attempt, so a run that was retried with a changed definition has the changed one. Runs that
-began before outlines existed have none, and are not compared.
+definition can change in places that the journal does not show. An outline is an entry of kind "definition". Each
+attempt of the run has one, with the number 0, -1, …, so that the other entries count from 1. It is written in the first
+commit of the attempt. So after a retry with a changed definition, the journal has the outline of the changed
+definition. Runs that began before outlines existed have none, and are not compared.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _DIFFERENCES_MAX: Final = 50
 
 
 class Outline(Struct, frozen=True, kw_only=True):
-    """A definition: its hash, the hashes of its parts by name, the version of the rules by which it is run, and the
-    digest under which the store keeps it ("" in outlines of earlier versions)."""
+    """A definition: its hash, the hashes of its parts by name, the version of the rules that it runs by, and the digest
+    under which the store keeps it ("" in outlines of earlier versions)."""
 
     fingerprint: str = ""
     rules: int
@@ -62,7 +62,7 @@ def read(text: str) -> Outline:
 
 
 def refusal(was: Outline, now: Outline, name: str, version: str) -> tuple[str, str]:
-    """Return why a run does not go on with a definition: in one sentence, and in full."""
+    """Return the reason why a run does not go on with a definition, as one sentence, and the list of differences."""
     differences = was.differences(now)
     shown = ", ".join(differences[:3]) + (f" and {len(differences) - 3} more" if len(differences) > 3 else "")
     known = f"{name!r} version {version!r}" if version else repr(name)

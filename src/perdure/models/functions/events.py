@@ -27,7 +27,7 @@ Fallback = Literal["discard", "broadcast", "dead_letter"]
 
 
 class EventOptions(Struct, frozen=True, kw_only=True):
-    """How events of one name are kept and delivered."""
+    """The options of the events of one name: how they are kept and delivered."""
 
     name: str
     expire_after: timedelta | None = None
@@ -111,13 +111,13 @@ class Event(Struct, metaclass=_EventMeta):
     Options:
     - `event_name`: the class's own name unless given.
     - `expire_after`: after this time the event is never delivered.
-    - `consume_on_read`: if True, exactly one waiting run gets the event. If False, all runs that wait get it, and later
-      ones as `delivery` says, until it expires.
-    - `delivery`, for events that are not consumed: "after_wait" delivers what is sent once the run waits,
-      "after_create" what is sent once the run exists, "all" every event.
+    - `consume_on_read`: if True, exactly one waiting run gets the event. If False, all runs that wait get the event.
+      Runs that wait later get it as `delivery` says, until it expires.
+    - `delivery`, for events that are not consumed: "after_wait" delivers events that are sent while the run waits,
+      "after_create" events that are sent after the run was created, and "all" every event.
     - `on_target_terminated`, if a run ends before it reads the event: "discard", "broadcast" or "dead_letter".
 
-    A subclass has the options of its base, except for the name, unless it gives others.
+    A subclass inherits the options of its base, except for the name, and can override them.
     """
 
 
@@ -144,7 +144,7 @@ def _reader_of(kind: type[Event]) -> Reader:
 
 
 def read_event(kind: type[Event], text: str, name: str) -> Event:
-    """Return the event that a JSON text stands for. Raises UnstorableValue if the text does not fit the class.
+    """Return the event that a JSON text contains. Raises UnstorableValue if the text does not fit the class.
 
     An event that was sent by its name alone has no value. It is read as an event without fields.
     """
@@ -178,7 +178,7 @@ def fields_of(value: Any) -> dict[str, str]:
 
 
 def check_value(event: Event | NamedEvent, text: str) -> None:
-    """Check that the event's class, or a class known here by its name, can read its JSON text. Raises
+    """Check that the event's class can read its JSON text. For a NamedEvent, one class of that name is enough. Raises
     InvalidArguments."""
     if isinstance(event, NamedEvent):
         check_text(event.name, text)
@@ -187,8 +187,8 @@ def check_value(event: Event | NamedEvent, text: str) -> None:
 
 
 def check_text(name: str, text: str) -> None:
-    """Check an event of which only the name is known, as `check_value` does. Accepts any text if no class here has the
-    name."""
+    """Check an event that is known only by its name, as `check_value` does. Accepts any text if no class in this
+    process has the name."""
     kinds = [kind for kind in _KINDS.get(name, ()) if kind is not Event]
     if kinds:
         _check_readable(kinds, name, text)

@@ -23,7 +23,7 @@ from perdure.models.functions.transactions import Transactions
 
 
 class Executor:
-    """Holds all that runs steps: carriers, threads, processes, transactions, streams and artifacts.
+    """Holds the parts that run steps: carriers, threads, processes, transactions, streams and artifacts.
 
     Raises Misuse in a process whose main module was imported by multiprocessing.
     """
@@ -50,7 +50,7 @@ class Executor:
             self.loop.call_soon_threadsafe(callback, *args)
 
     def close(self) -> None:
-        """Start nothing more. Threads that still run are left to end; processes are ended."""
+        """Start nothing more. Threads that still run are left to finish. Processes are ended."""
         self.carriers.close()
         self.transactions.close()
         self.threads.close()
@@ -58,8 +58,8 @@ class Executor:
 
 
 def _check_not_imported_again() -> None:
-    """Check that this is not a worker process that imports the program's main module: no engine is meant to open
-    there. Raises Misuse."""
+    """Check that this is not a worker process that imports the program's main module. No engine may open there. Raises
+    Misuse."""
     multiprocessing: Any = sys.modules.get("multiprocessing.process")
     if multiprocessing is not None and getattr(multiprocessing.current_process(), "_inheriting", False):
         raise Misuse(

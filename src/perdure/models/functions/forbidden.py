@@ -1,8 +1,9 @@
-"""What workflow code must not do: real I/O, threads, futures of other loops. The error says to use a step.
+"""Checks that refuse real I/O, threads and futures of other loops in workflow code. The error says to use a step.
 
 There are three checks. The loop refuses every method of an asyncio loop that needs the outside. An audit hook refuses
-calls for which Python raises an audit event, while a workflow's loop is activating in the same thread; it allows what
-imports and log handlers do, and reading files. Last, asyncio's errors about futures of another loop are translated.
+calls for which Python raises an audit event, while a workflow's loop is activating in the same thread. The hook allows
+the calls of imports and log handlers, and reading files. Last, asyncio's errors about futures of another loop are
+translated.
 
 The checks do not see: traffic on a connection that was opened elsewhere, `from time import sleep` from before the first
 activation (until Python 3.13, which has an audit event for it), and work in C without an audit event.
@@ -46,10 +47,11 @@ _AUDITED: Final = {
     "subprocess.Popen": "subprocess",
     "time.sleep": "time.sleep",
 }
-# Imports write byte code and run modules, and log handlers open files and sockets. The workflow's result is the same.
+# Imports write byte code and run modules, and log handlers open files and sockets. This does not change the workflow's
+# result.
 _EXEMPT: Final = {"importlib._bootstrap", "importlib._bootstrap_external", "_frozen_importlib", "logging"}
-# asyncio's messages about an object of another loop: how the message begins, what stands before the object's own text,
-# and how it ends. They are matched at fixed places, since other messages may be long.
+# asyncio's messages about an object of another loop: the beginning of the message, the words before the object's own
+# text, and the end. They are matched at fixed places, since other messages may be long.
 _OTHER_LOOP: Final = (
     ("Task ", " got Future ", " attached to a different loop"),
     ("", "", " is bound to a different event loop"),
@@ -57,12 +59,14 @@ _OTHER_LOOP: Final = (
     ("The future belongs to a different loop", None, ""),
 )
 _AWAITED_MAX_CHARS: Final = 500
-# The frames outside the loop's own are those of the process, which may itself run inside an import.
+# The search through the frames ends at the loop's module. The frames outside it belong to the process, which may itself
+# run inside an import.
 _BOUNDARY: Final = "perdure.models.functions.loop"
 
 
 class ForbiddingLoop(asyncio.AbstractEventLoop):
-    """An event loop whose methods all refuse. Subclasses define those that work, so new methods are refused too."""
+    """An event loop that refuses all methods. Subclasses define the methods that work, so new methods are refused
+    too."""
 
 
 def forbidden(what: str) -> ForbiddenInWorkflow:
@@ -136,7 +140,8 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _guarded(function: Callable[..., Any], event: str) -> Callable[..., Any]:
-    """Return a function that raises `event` for the audit hook first, for Python versions that do not do that."""
+    """Return a function that first raises `event` for the audit hook, for Python versions that do not raise this
+    event."""
 
     @functools.wraps(function)
     def announced(*args: Any, **options: Any) -> Any:

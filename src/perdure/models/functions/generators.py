@@ -2,8 +2,8 @@
 
 Python has one pair of hooks for async generators in each thread. Setting them is slow, since that raises audit events.
 So the hooks of the process's loop are wrapped once. Afterwards the running loop says which generators belong to a
-workflow; the others are passed to the process's own hooks. The process's loop restores the hooks that it found when it
-stops. If no loop is running, the caller of `wrap_hooks` restores them.
+workflow. The other generators are passed to the process's own hooks. When the process's loop stops, it restores the
+hooks that it found. If no loop is running, the caller of `wrap_hooks` restores them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from perdure.models.functions.teardown import close_generator
 Generator = AsyncGenerator[Any, Any]
 Hook = Callable[[Generator], None]
 
-# By address, since a weak key is gone before the finalizer is called. The next generator at an address replaces the
-# entry.
+# The loop of each generator, by the generator's address: a weak key would be gone before the finalizer is called. The
+# next generator at an address replaces the entry.
 _owners: Final[dict[int, GeneratorLoop]] = {}
 
 
@@ -106,7 +106,7 @@ class DropHook:
 
 def wrap_hooks() -> Any:
     """Make sure that this thread's hooks know the generators of workflows. Returns the hooks that were wrapped; None if
-    that was done before."""
+    they were wrapped before."""
     hooks = sys.get_asyncgen_hooks()
     if type(hooks[0]) is StartHook:
         return None

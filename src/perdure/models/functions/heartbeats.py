@@ -97,15 +97,15 @@ class Pulse(Struct, eq=False):
         self.at = execution.executor.clock.monotonic()
         if text is None:
             return
-        # First `newest`, then `is_posted`; `deliver` does it the other way round. So no details are lost, whichever of
-        # the two threads comes first.
+        # Write `newest` first, then look at `is_posted`. `deliver` clears `is_posted` first, then reads `newest`. So no
+        # details are lost, whichever of the two threads comes first.
         self.newest = text
         if not self.is_posted:
             self.is_posted = True
             execution.executor.call_on_loop(self.deliver)
 
     def deliver(self) -> None:
-        """Pass the newest details to the step, unless that was done before. Called on the loop."""
+        """Pass the newest details to the step, unless the step has them. Called on the loop."""
         self.is_posted = False
         newest = self.newest
         if newest is not None and newest != self.taken and self.execution.pulse is self:

@@ -121,7 +121,8 @@ class FunctionHost:
                 execution.flush()
 
     def closing(self) -> Pieces[None]:
-        """Close every run in memory, in pieces. This is the first part of `close`; `closings` has what is left then."""
+        """Close every run in memory, in pieces. This is the first part of `close`. `closings` then has the remaining
+        pieces."""
         self._slots.is_closed = True
         for start, part in parts([*self._live, *self._revival.waking]):
             if start:
@@ -141,8 +142,8 @@ class FunctionHost:
     # Coming to life.
 
     def prepare(self, run: Run, journal: Journal) -> Advance | None:
-        """Let a run go on that no engine has claimed. Returns its advance, to be committed with the claim; None if the
-        run must be claimed first. See unclaimed_runs.py."""
+        """Let a run go on before an engine has claimed it. Returns its advance, to be committed with the claim; None if
+        the run must be claimed first. See unclaimed_runs.py."""
         if self._slots.is_closed or run.model == "operation" or missing_entry(journal.entries) is not None:
             return None
         return self._unclaimed_runs.prepare(run, journal)
@@ -168,11 +169,12 @@ class FunctionHost:
     # Leaving.
 
     def _drop(self, run_id: str) -> None:
-        """Close a run that no longer belongs to this engine, and report when it goes on by itself, if it does."""
+        """Close a run that no longer belongs to this engine. Reports the time at which the run goes on by itself, if it
+        does."""
         live = self._live.get(run_id)
         due_at: int | None = None
         if live is not None and (live.gate or live.fetching):
-            due_at = self._clock.now()  # It had made progress that is not committed now. It can repeat that at once.
+            due_at = self._clock.now()  # It made progress that will not be committed, and can repeat it at once.
         elif live is not None:
             due_at = min((timer.due_at for timer in live.timers.values()), default=None)
         self._close(run_id)

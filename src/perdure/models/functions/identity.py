@@ -36,8 +36,8 @@ class Known(Protocol):
 def identity(workflow: str, input: str, known: Known | None = None) -> str:
     """Return a short text that identifies what a start asks for. `input` is JSON.
 
-    Equal values have one identity. These differences do not matter: the order of keys and of sets, a whole number that
-    was written as a float, the time zone of a time, and a default that was given or left out.
+    Equal values have the same identity. These differences do not matter: the order of keys and of sets, a whole number
+    that was written as a float, the time zone of a time, and a default that was given or left out.
     """
     given = _arguments(input, known)
     if known is not None and given is not None:
@@ -60,8 +60,8 @@ def _arguments(input: str, known: Known | None) -> dict[str, Any] | None:
 
 
 def _identities(workflow: str, input: str, known: Known | None) -> set[str]:
-    """Return all identities of a start, including those that earlier versions wrote, and that an engine without the
-    code writes."""
+    """Return all identities of a start. They include the identities that earlier versions wrote, and the identity that
+    an engine without the code writes."""
     written = hashlib.sha256(msgspec.json.encode(msgspec.json.decode(input), order="sorted")).hexdigest()[:32]
     found = {f"{workflow} {written}", identity(workflow, input), identity(workflow, input, known)}
     if (given := _arguments(input, known)) is not None:
@@ -70,7 +70,7 @@ def _identities(workflow: str, input: str, known: Known | None) -> set[str]:
 
 
 def check_same(run: Existing, stored: str, workflow: str, input: str, known: Known | None = None) -> None:
-    """Check that an id that was used before was used for the same start. Raises RunExists.
+    """Check that the run with this id was started with the same workflow and arguments. Raises RunExists.
 
     `stored` is the run's input now. A run that continued as another call remembers, in `origin`, how it was started.
     """

@@ -18,7 +18,7 @@ _SERVED_PER_TURN = 32
 class Loader:
     """Reads journals in groups: the requests that come during one read are served together by the next one.
 
-    After each read more timers may fire.
+    After each read it lets more timers fire.
     """
 
     def __init__(self, store: Store, timers: Timers | None = None) -> None:

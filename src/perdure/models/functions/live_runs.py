@@ -12,8 +12,8 @@ from perdure.models.common.host_parts import HostParts
 from perdure.models.functions.define import Workflow
 from perdure.models.functions.runner import LiveRun
 
-# A run whose timer is due within this time is not released, or it would be read again at once. A graph that routes for
-# a long time goes on by timers like this.
+# A run whose timer is due within this time is not released, because it would be read again at once. A graph that routes
+# for a long time uses timers as short as this.
 _SOON_US: Final = 1_000
 
 
@@ -52,7 +52,7 @@ class LiveRuns:
             self.evict()
 
     def rests(self, live: LiveRun) -> None:
-        """Note that a run waits from now on. It may leave when there are too many."""
+        """Note that a run waits from now on. It may leave memory when there are too many runs."""
         self._eviction.rests(live.id)
 
     def evict(self) -> None:

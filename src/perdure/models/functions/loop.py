@@ -1,9 +1,9 @@
 """The deterministic event loop of one run of a workflow function, sans-IO: one completion in, commands out.
 
-An activation hands over exactly one completion (the start, a step's result, a due timer), runs the ready queue until
-it is empty, and returns what the workflow now asks for. Time stands still meanwhile. The same completions in the same
-order give the same commands, live and in replay. Nothing here knows which of the two it is, nor about stores, JSON or
-decorators.
+An activation hands over exactly one completion (the start, a step's result, a due timer), runs the ready queue until it
+is empty, and returns what the workflow now asks for. Time stands still meanwhile. The same completions in the same
+order give the same commands, live and in replay. The code here does not know whether it runs live or in a replay. It
+knows nothing about stores, JSON or decorators.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class Livelock(PerdureError):
 
 
 class _Here(threading.local):
-    """The workflow's loop that is asyncio's running loop. Before Python 3.12, asking asyncio takes a system call."""
+    """The workflow's loop that runs in this thread. Kept, because asking asyncio takes a system call before Python
+    3.12."""
 
     loop: WorkflowLoop | None = None
 
@@ -83,7 +84,7 @@ def running_loop() -> WorkflowLoop | None:
 class WorkflowLoop(AskingLoop):
     """One live run. Activations come from plain callbacks of the process's loop, never from inside a task.
 
-    They raise Livelock and engine bugs, nothing else: whatever workflow code raises ends up in `Commands.end`.
+    Activations raise only Livelock and engine bugs. An error that workflow code raises ends up in `Commands.end`.
     """
 
     __slots__ = ("_branch", "_callbacks_max", "_context", "_fatal", "_main", "_outer", "_tasks")
@@ -96,13 +97,14 @@ class WorkflowLoop(AskingLoop):
         # An empty context: a replay would not find the same values in the process's context variables again.
         self._context = Context()
         self._main: WorkflowTask | None = None
-        self._tasks: dict[int, WorkflowTask] = {}  # Unfinished tasks without the main one, in order of creation.
+        self._tasks: dict[int, WorkflowTask] = {}  # Unfinished tasks except the main one, in order of creation.
         self._fatal: BaseException | Continued | None = None
 
     def begin(self, coroutine_function: Callable[[], Coroutine[Any, Any, Any]], at: int) -> Commands:
         """Do the first activation: make the main task, and run until it waits for something.
 
-        All later activations must come from callbacks of the same loop; if this one comes from none, so must they.
+        All later activations must come from callbacks of the same loop. If this activation runs outside a loop, all
+        later activations must do so too.
         """
         commands = self.begin_some(coroutine_function, at)
         return at_once(self.begin_on()) if commands is None else commands
@@ -123,10 +125,10 @@ class WorkflowLoop(AskingLoop):
         return None if self._ready and not self._is_over else self._activated()
 
     def begin_on(self) -> Pieces[Commands]:
-        """Do what `begin_some` has left, in pieces: code may make ten thousand tasks at once.
+        """Do the rest of the activation that `begin_some` began, in pieces: code may make ten thousand tasks at once.
 
-        Between two pieces nothing may be handed to the run. If the run is closed there, this ends, and its commands
-        mean nothing.
+        Between two pieces nothing may be handed to the run. If the run is closed between two pieces, this ends, and the
+        caller must ignore the commands.
         """
         left = self._callbacks_max - BEGINNING_CALLBACKS_AT_ONCE
         while self._ready and not self._is_over and not self.closed:
@@ -181,7 +183,8 @@ class WorkflowLoop(AskingLoop):
         return self._activate(at, self._make_ready, timer)
 
     def continue_as(self, end: Continued) -> None:
-        """End this activation and the run's code, from inside. The caller must then await a future that never ends."""
+        """End this activation and the run's code. Called by that code, which must then await a future that never
+        ends."""
         if self._refusal is not None:
             raise ForbiddenInWorkflow(self._refusal, run_id=self.run_id)
         self._fatal = end
@@ -189,7 +192,7 @@ class WorkflowLoop(AskingLoop):
             self._ready.clear()
 
     def stack(self) -> str:
-        """Return where every unfinished task stands, and what it waits for."""
+        """Return the stacks of all unfinished tasks, with what each task waits for, as a text."""
         return format_stacks(self._unfinished())
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """Order on workflows' loops: where asyncio depends on addresses or on its version, a replay gets the same order.
 
-`wait` and `as_completed` begin with `set(arguments)`, which for coroutines is an order by address. Replacing the two
-functions would miss every `from asyncio import as_completed` that ran before. So the name `set` inside asyncio.tasks is
-replaced. Outside a workflow's loop it returns a plain set.
+`wait` and `as_completed` begin with `set(arguments)`. For coroutines, the order of that set depends on addresses.
+Replacing the two functions would miss every `from asyncio import as_completed` that ran before. So the name `set`
+inside asyncio.tasks is replaced. Outside a workflow's loop it returns a plain set.
 """
 
 from __future__ import annotations

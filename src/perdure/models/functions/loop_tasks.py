@@ -127,8 +127,8 @@ class AskFuture(WorkflowFuture):
 
 
 class ReadyHandle(Struct, eq=False):
-    """A callback in the ready queue. It has the interface of asyncio.Handle at half the cost, which matters: there is
-    one for everything that happens."""
+    """A callback in the ready queue. It has the interface of asyncio.Handle at half the cost. The cost matters, because
+    every callback needs a handle."""
 
     _callback: Callable[..., object]
     _args: tuple[Any, ...]
@@ -157,5 +157,5 @@ class DurableTimerHandle(asyncio.TimerHandle):
 
     @property
     def is_timeout(self) -> bool:
-        """Whether the timer bounds something, and is not that of `asyncio.sleep`."""
+        """Whether the timer is a timeout, and not the timer of `asyncio.sleep`."""
         return getattr(self, "_callback", None) is not _SLEPT

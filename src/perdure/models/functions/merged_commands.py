@@ -1,4 +1,4 @@
-"""Merged commands: those of several activations in a row, taken together."""
+"""Merged commands: the commands of several activations in a row, as one value."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Replayed:
 
 
 class Merged:
-    """The commands of several activations that are committed together. A request that one of them makes and a later one
-    withdraws is left out."""
+    """The commands of several activations that are committed together. A request that one activation makes and a later
+    activation withdraws is left out."""
 
     def __init__(self) -> None:
         self._steps: dict[str, StepRequest] = {}
@@ -65,11 +65,11 @@ class Merged:
         return self._total.end
 
     def has(self, ask: Ask) -> bool:
-        """Return whether this request is still made."""
+        """Return whether this request is still among the commands."""
         return self._asks.get(ask.position) is ask
 
     def answered(self, ask: Ask) -> None:
-        """Leave out a request that has its answer."""
+        """Remove a request that has its answer."""
         del self._asks[ask.position]
 
     def commands(self) -> Commands:
@@ -81,8 +81,7 @@ class Merged:
 
 
 class AnsweredAtOnce(Struct):
-    """The requests of a run that were answered before anything of them was committed, and the commands that are
-    left."""
+    """The requests of a run that were answered before they were committed, and the remaining commands."""
 
     commands: Commands
     entries: list[Entry]

@@ -1,4 +1,4 @@
-"""Mismatches: the code does not fit the journal. What differs, and where."""
+"""Mismatches between the code and the journal: what differs, and where."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perdure.kernel.rows import Entry
 
 
 class Mismatch(PerdureError):
-    """The code does not fit the journal. `details` shows both of them."""
+    """The code does not fit the journal. `details` shows the code's request and the journal's entries."""
 
     details: str
 
@@ -24,7 +24,7 @@ def other_arguments(entry: Entry, entries: Sequence[Entry], now: str) -> Mismatc
 
 
 def diff(entries: Sequence[Entry], at: int, now: str) -> str:
-    """Return the journal around entry number `at` + 1, and what the code does there instead, as a text."""
+    """Return a text that shows the journal around entry number `at` + 1, and the action of the code there instead."""
     lines = [f"  {_line(e)}" for e in entries[max(0, at - 3) : at]]
     lines += [f"- {_line(e)}" for e in entries[at : at + 3]]
     return "\n".join([*lines, f"+ now: {now}"])

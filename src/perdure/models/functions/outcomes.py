@@ -56,7 +56,7 @@ def _without_exit(end: Raised, workflow: Workflow[Any, Any], run_id: str) -> Bas
 
 
 def end_of_rollback(end: Completed | Raised, cause: str) -> End:
-    """Return the end of a rollback. `cause` is the stored failure because of which the run is undone."""
+    """Return the end of a rollback. `cause` is the stored failure that caused the rollback."""
     if isinstance(end, Completed):
         return End(status=Status.SUCCEEDED, outcome=Outcome(failure=cause))
     _check_no_signal(end)
@@ -75,8 +75,8 @@ __all__ = ["end_of_rollback", "outcome_of"]
 
 
 def located(entry: Entry, error: BaseException) -> Entry:
-    """Return the entry of a failure, with the place where it happened: only the workflow that was handed the exception
-    can add that."""
+    """Return the entry of a failure, with the place in the workflow's code where it happened. That place is known only
+    after the workflow was handed the exception."""
     where = where_of(error)
     if not where or entry.failure is None:
         return entry

@@ -1,4 +1,4 @@
-"""The rows of what an activation of workflow code says: published values, items of streams, staged artifacts."""
+"""The rows of the outputs of workflow code: published values, stream items, staged artifacts."""
 
 from __future__ import annotations
 

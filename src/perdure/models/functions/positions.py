@@ -1,9 +1,10 @@
-"""Positions of workflow code: the numbers that its requests (steps, timers, events, children) take, in program order,
-and under which the journal has their results. Also which requests the code withdraws.
+"""Positions of workflow code, and the requests that the code makes and withdraws.
 
-The main task's requests are "1", "2", …; a task takes the next number k of its creator's branch, and its own
-requests are "k.1", "k.2", …; plain callbacks share the branch "c.". Steps, timers and tasks count alike, in program
-order.
+Each request (a step, a timer, an event, a child) takes the next number in program order. The journal has its result
+under that number.
+
+The main task's requests are "1", "2", …. A task takes the next number k of its creator's branch, and its own requests
+are "k.1", "k.2", …. Plain callbacks share the branch "c.". Steps, timers and tasks are counted together.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class AskingLoop(GeneratorLoop):
         self._new_timers: list[TimerRequest] | None = None
         self._steps_cancelled: list[str] | None = None
         self._timers_dropped: list[str] | None = None
-        self._only_steps = True  # Nothing else was requested or withdrawn in this activation, as in most.
+        self._only_steps = True  # True while this activation has requested only steps, and withdrawn nothing.
         self.elapsed = 0  # The number of the last journal entry with which a timeout elapsed.
         self.has_compensations = False
         self.has_digests = False  # Whether calls are compared by their arguments. Set by the run.
@@ -93,8 +94,8 @@ class AskingLoop(GeneratorLoop):
         self.keys: set[str] | None = None  # the keys under which the workflow has published
         self.output_chars = 0  # of this activation
         self.payload_max = 0  # How many bytes a value may take. Set by the engine.
-        # The names of a graph's executions, by position. Positions of plain callbacks count in the order in which the
-        # callbacks run: after a retry by hand, a position may stand for something else.
+        # The names of a graph's executions, by position. Positions of plain callbacks are counted in the order in which
+        # the callbacks run. So after a retry by hand, a position may belong to another execution.
         self.instances: dict[str, str] | None = None
         self.awaited_by: str | None = None  # The parent that waits for this run's end. Set by the run.
         self.life = 0  # How often the run has continued as another call. Set by the run.
@@ -121,7 +122,7 @@ class AskingLoop(GeneratorLoop):
         return position if outer is None else f"{outer}.{parts[2]}"
 
     def is_timeout(self, position: str) -> bool:
-        """Return whether the timer at `position` bounds something: a timer of asyncio that is not a sleep."""
+        """Return whether the timer at `position` is a timeout: a timer of asyncio that is not a sleep."""
         timer = self._timers.get(position)
         return isinstance(timer, DurableTimerHandle) and timer.is_timeout
 
@@ -187,8 +188,8 @@ class AskingLoop(GeneratorLoop):
         return future
 
     def add_output(self, output: Output) -> asyncio.Future[Any] | None:
-        """Add an output to those of this activation. Where no requests can be made, raises as they do, or returns a
-        future that never ends."""
+        """Add an output to those of this activation. While requests are refused, raises the same error as a request, or
+        returns a future that never ends."""
         if self._refusal is not None:
             return self._refused()
         self._only_steps = False

@@ -1,8 +1,8 @@
 """The pool of worker processes for steps with `process=True`: spawned, never forked, each with a pipe of its own.
 
 If a process dies, only its own job is lost. A process whose job is cancelled, or takes too long, is killed. Each
-process has a thread for what blocks: it starts the process, sends jobs and receives messages. The pool has no state
-that a crash could lose.
+process has a thread for blocking calls. The thread starts the process, sends jobs and receives messages. The pool has
+no state that a crash could lose.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class ProcessPool:
     """At most `processes_max` processes, started as they are needed. A job that finds no free process waits."""
 
     def __init__(self, processes_max: int, fence_check: FenceCheck) -> None:
-        """A job that had to wait begins only if its run surely still belongs to this engine; otherwise its future
-        raises InDoubt."""
+        """Create a pool without processes. A job that had to wait begins only if `fence_check` confirms that its run
+        still belongs to this engine. Otherwise the job's future raises InDoubt."""
         self._loop = asyncio.get_running_loop()
         self._fence_check = fence_check
         self._processes_max = processes_max
@@ -88,8 +88,8 @@ class ProcessPool:
         atexit.register(self.close)
 
     def submit(self, job: Job, listener: JobListener) -> asyncio.Future[Ended]:
-        """Run a job. Cancelling the returned future kills the process that runs it. The future raises StepProcessDied,
-        and InDoubt."""
+        """Run a job. Cancelling the returned future kills the process that runs it. The future raises StepProcessDied
+        or InDoubt."""
         task = Task(job, self._loop.create_future(), listener)
         task.future.add_done_callback(partial(self._settled, task))
         self._waiting[task] = None
@@ -130,7 +130,7 @@ class ProcessPool:
         self._go_on()
 
     def gone(self, member: Member, exit_code: int | None, how: str) -> None:
-        """Handle the end of a process, or that it could not be started."""
+        """Handle a process that has ended, or that could not be started."""
         if member not in self._members:
             return
         self._leave(member)
@@ -247,7 +247,7 @@ class Member:
 
     def _serve(self, process: SpawnProcess, connection: Connection) -> None:
         """Pass jobs to the process until there are no more. Raises EOFError and OSError if the process is gone, and
-        TimeoutError if it does not come up."""
+        TimeoutError if it does not get ready in time."""
         if not connection.poll(START_MAX_S):
             raise TimeoutError(f"it was not ready after {START_MAX_S} s")
         _receive(connection)

@@ -26,7 +26,7 @@ OUTPUT_CHARS_MAX: Final = 16 * 1024 * 1024
 
 @checked
 async def publish(key: str, value: Any) -> None:
-    """Publish a value under a key of this run, in place of the value before. `run.published()` reads it.
+    """Publish a value under a key of this run. It replaces the key's earlier value. `run.published()` reads it.
 
     The value can be read after the commit that makes this part of the workflow durable, while the run lives and
     afterwards. A crash before that commit leaves the old value until the code runs again. Raises UnstorableValue,

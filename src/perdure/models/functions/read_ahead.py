@@ -39,9 +39,11 @@ class ReadAhead:
     def read(self, ask: Ask, at: int) -> str | None:
         """Return the value of the journal entry of a request for events, if a matching event is in the mailbox.
 
-        It is the event that the kernel would deliver. Returns None if there is no event. If the event does not fit the
-        class by which the run waits for it, returns None from then on: the event is delivered and set aside in the
-        usual way, and later events after it, so the order of waits and of events stays as it is.
+        It is the event that the kernel would deliver. Returns None if there is no event.
+
+        If the event does not fit the event class that the run waits for, this and all later calls return None. Then the
+        event is delivered and set aside in the usual way, and later events are delivered after it. So the order of
+        waits and of events does not change.
         """
         if self._is_over or not self._box.unread:
             return None

@@ -18,7 +18,7 @@ class Records:
         self._codec = codec
 
     async def get(self, kind: str, name: str, version: int | None = None) -> tuple[int, Any] | None:
-        """Return the version and the body of a record: of its newest version, unless a version is given. Returns None
-        if there is no such record. Raises StoreError."""
+        """Return the version and the body of a record, or None if it does not exist. Reads the newest version unless a
+        version is given. Raises StoreError."""
         found = await self._store().record(kind, name, version)
         return None if found is None else (found.version, msgspec.json.decode(self._codec.decode(found.body)))

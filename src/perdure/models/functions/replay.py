@@ -1,8 +1,8 @@
 """Replay: a journal is handed to the code of a run again, entry by entry, so that the run is where it was. Does no I/O.
 
-Nothing is executed: results and failures come from the journal, so the code takes the same branches. If it asks for
-something else than the journal has, that is a mismatch (mismatch.py). revival.py reads the journals and has them
-replayed; resumption.py matches the outstanding requests with the stored waits.
+Nothing is executed: results and failures come from the journal, so the code takes the same branches. If the code's
+requests differ from the journal, that is a mismatch (mismatch.py). revival.py reads the journals and has them replayed;
+resumption.py matches the outstanding requests with the stored waits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from perdure.values.failures import rebuild
 def replay(
     live: LiveRun, input: str, entries: Sequence[Entry], created_at: int, *, is_begun: bool = False
 ) -> Pieces[Commands]:
-    """Replay a journal on a new loop, and return the requests that are outstanding then. Raises Mismatch.
+    """Replay a journal on a new loop, and return the requests that are outstanding at its end. Raises Mismatch.
 
     `is_begun` says that the run made requests before, though the journal may be empty. Between two pieces nothing
     may be handed to the run.

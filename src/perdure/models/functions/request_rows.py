@@ -1,4 +1,4 @@
-"""Rows of requests: what a run's requests are in the store. Waits, children to start, continuations."""
+"""Rows of requests: the waits, children and continuations of a run, as the store has them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Begun = tuple[list[Wait], list[Start], list[Task]]
 
 
 class Waiter(Protocol):
-    """A live run and what it waits for. `children` are the ids of the children that it awaits, by position."""
+    """A live run and its waits. `children` are the ids of the children that it awaits, by position."""
 
     id: str
     codec: Codec

@@ -1,7 +1,7 @@
 """Resumption: a replayed run goes on. The requests of its code are matched with the stored waits.
 
-A stored wait must be what the code asks for, since its answer is never handed to another request. A stored time counts,
-even if the code would compute another one. In a run that was retried, a timeout that has passed begins anew.
+A stored wait must match the code's request, since its answer is never handed to another request. A stored time counts,
+even if the code computes another time. In a run that was retried, a timeout that has passed begins anew.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OF_STEPS = ("retry", "beat")
 
 
 class Resumed(Struct):
-    """The outstanding requests that are stored. Those that are new are left in the commands."""
+    """The outstanding requests that are stored. New requests stay in the commands."""
 
     timers: list[TimerRequest]
     asks: list[Ask]
@@ -39,7 +39,7 @@ class Resumed(Struct):
 
 
 def undelivered(run_id: str, waits: Sequence[Wait], mailbox: Mailbox) -> list[Deliver]:
-    """Return what was delivered to a run before it was replayed: the events that won its waits, then ends of runs."""
+    """Return the deliveries that a run got before it was replayed: the events that won its waits, then ends of runs."""
     won = [event for _, event in sorted(mailbox.given.values(), key=itemgetter(0))]
     ends = [wait for wait in waits if wait.target is not None and wait.due_at == 0]
     return [
@@ -49,8 +49,8 @@ def undelivered(run_id: str, waits: Sequence[Wait], mailbox: Mailbox) -> list[De
 
 
 def resume(live: LiveRun, commands: Commands, waits: Sequence[Wait], now: int) -> Resumed:
-    """Separate the stored requests of a replayed run from the new ones. Raises Mismatch if the stored waits are not
-    what the code asks for."""
+    """Separate the stored requests of a replayed run from the new ones. Raises Mismatch if the stored waits do not
+    match the code's requests."""
     stored: dict[str, list[Wait]] = {}
     for wait in sorted(waits, key=lambda wait: wait.option):
         stored.setdefault(wait.position, []).append(wait)
@@ -76,8 +76,8 @@ def resume(live: LiveRun, commands: Commands, waits: Sequence[Wait], now: int) -
 
 
 def find_staged(live: LiveRun, found: Sequence[Staged]) -> None:
-    """Keep the committed results of transactional steps that the code asks for. Raises Mismatch if the results are
-    those of other steps."""
+    """Keep the committed results of transactional steps that the code asks for. Raises Mismatch if a result belongs to
+    another step."""
     for staged in found:
         asked = live.loop.pending(staged.position)
         if asked is None:
@@ -92,10 +92,10 @@ def find_staged(live: LiveRun, found: Sequence[Staged]) -> None:
 
 
 def steps_anew(live: LiveRun, commands: Commands, now: int) -> None:
-    """Begin the total timeouts of steps anew that have elapsed, in a run that was retried.
+    """Restart the elapsed total timeouts of steps, in a run that was retried.
 
-    The elapsed timeout may have been the failure. The new one counts from the first attempt after the retry if that is
-    stored, otherwise from now.
+    The run may have failed because of the elapsed timeout. The new timeout counts from the first attempt after the
+    retry if that attempt is stored, otherwise from now.
     """
     if not live.is_retried:
         return
@@ -162,7 +162,7 @@ def _fits(rows: Sequence[Wait], expected: Sequence[Wait]) -> bool:
 
 
 def _is_same(stored: Wait, asked: Wait) -> bool:
-    """Return whether the answer to a stored wait may be handed to a request. Times may differ: the stored one
+    """Return whether the answer to a stored wait may be handed to a request. Times may differ: the stored time
     counts."""
     if stored.kind != asked.kind or stored.option != asked.option:
         return False
@@ -195,7 +195,7 @@ def _option(wait: Wait) -> str:
 
 
 def _with_stored_time(live: LiveRun, ask: Ask, rows: Sequence[Wait]) -> Ask:
-    # A wait that was won by the end of a run has no stored time any more. Then the time of the code does no harm.
+    # A wait that was won by the end of a run has no stored time any more. In that case the code's time does no harm.
     due_at = {wait.option: wait.due_at for wait in rows if wait.kind == "timer" and wait.due_at}
     return _with_time(live, ask, due_at, ask.since) if due_at and due_at != ask.what.due_at else ask
 

@@ -1,4 +1,4 @@
-"""Revival: runs are brought back to memory. Their journals are read from the store and replayed, in pieces."""
+"""Revival: it brings runs back to memory. It reads their journals from the store, and replays them in pieces."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _AGAIN_US: Final = 1_000_000
 
 
 class Revival:
-    """The runs that are being read or replayed. What arrives for a run meanwhile is kept, and delivered when the run is
+    """The runs that are being read or replayed. Deliveries that arrive for a run meanwhile are kept until the run is
     live."""
 
     def __init__(
@@ -62,7 +62,8 @@ class Revival:
         return len(self.waking)
 
     def forget(self, run_id: str) -> LiveRun | None:
-        """Stop bringing a run back to memory. Returns its live run if it is being replayed: the caller closes that."""
+        """Stop bringing a run back to memory. Returns its live run if the run is being replayed. The caller closes the
+        live run."""
         self._arrived.pop(run_id, None)
         if (reading := self.waking.pop(run_id, None)) is not None:
             reading.cancel()
@@ -73,7 +74,7 @@ class Revival:
         self._loader.close()
 
     def deliver(self, effect: Deliver) -> None:
-        """Keep what has won a position of a run that is not live, and bring the run back to memory."""
+        """Keep a delivery for a run that is not live, and bring the run back to memory."""
         if effect.run_id in self.waking:
             self._arrived.setdefault(effect.run_id, []).append(effect)
             return
@@ -96,7 +97,7 @@ class Revival:
         reading.add_done_callback(partial(self._loaded, run))
 
     async def _with_cause(self, run: Run, reading: Awaitable[Journal]) -> Journal:
-        """Return a run's journal, with the failure because of which the run is undone."""
+        """Return a run's journal, with the failure that caused the run's rollback."""
         journal = await reading
         failure = (await self._store.get([run.id]))[run.id].outcome.failure or ""
         return replace(journal, failure=failure)

@@ -45,16 +45,16 @@ from perdure.values.json import to_text
 
 _NOTHING: Begun = ([], [], [])  # never added to
 _WITH_ARGUMENTS = ("child", "start", "compensate")
-_SET_BACK_US = 1_000_000  # A clock that goes back by less was corrected, or is another machine's.
+_SET_BACK_US = 1_000_000  # A clock that goes back by less was corrected, or belongs to another machine.
 
 
 class LiveRun:
     """One run in memory. The dictionaries are by position.
 
-    `requests` are its steps in flight. `retries` are the stored waits of steps that were tried before, and `pausing`
-    are those of them that wait for their next attempt now. `staged` are the results that transactional steps committed
-    before a crash. `asks` are its other requests, and `children` are the ids of the children that it awaits. `gate`
-    has, for each advance that is not committed yet, what to do after its commit.
+    `requests` are its steps in flight. `retries` are the stored waits of steps that were tried before. `pausing` are
+    the steps among these that wait for their next attempt now. `staged` are the results that transactional steps
+    committed before a crash. `asks` are its other requests, and `children` are the ids of the children that it awaits.
+    `gate` has an action for each advance that is not committed yet, to be done after its commit.
     """
 
     __slots__ = (
@@ -82,7 +82,7 @@ class LiveRun:
         self.starting: dict[str, None] = {}  # those of `asks` that wait for a child's id
         self.children: dict[str, str] = {}
         self.compensations: dict[int, Compensation] = {}  # in the order of registration
-        self.undone_for: str | None = None  # during a rollback: the stored failure because of which the run is undone
+        self.undone_for: str | None = None  # during a rollback: the stored failure that caused it
         self.callbacks_max = callbacks_max
         self.input = ""
         self.running: dict[str, Any] = {}  # position -> its execution, for the step runner
@@ -120,7 +120,8 @@ class LiveRun:
         """Return the idempotency key of the step at a position.
 
         It is the same in all attempts of the step, in every process, and different for every other step. Positions have
-        no colon, so no two runs share a key. The keys of a run's first life are as they were before lives were counted.
+        no colon, so no two runs share a key. The keys of a run's first life have no number of the life, as in versions
+        that did not count lives.
         """
         instance = self.loop.instance_of(position)
         return f"{self.id}:{instance}@{self.loop.life}" if self.loop.life else f"{self.id}:{instance}"
@@ -128,8 +129,8 @@ class LiveRun:
     def time(self, now: int) -> int:
         """Return the time at which the run goes on, if the clock says `now`.
 
-        It is never before the time that the run has seen, unless the clock was set back. Then the run's time goes back
-        too; otherwise its sleeps would take longer by as much.
+        The run's time never goes back, unless the clock was set back by more than a second. Then the run's time goes
+        back too, because otherwise the run's sleeps would take longer by that much.
         """
         return now if now < self.loop.at - _SET_BACK_US else max(self.loop.at, now)
 
@@ -190,7 +191,7 @@ class LiveRun:
         return self.took(self.loop.begin(lambda: refuse(refused), at))
 
     def read(self, ask: Ask, text: str) -> Any:
-        """Return what workflow code gets for a request, from the value of its journal entry."""
+        """Return the value that workflow code gets for a request, from the value of the journal entry."""
         if ask.kind == "wait":
             got = read_won(ask.what, from_json(text, type=Won))
             if isinstance(got, RunEnded) and got.error is not None:
@@ -430,8 +431,8 @@ class LiveRun:
         )
 
     def _answer_at_once(self, commands: Commands, at: int, entries: tuple[Entry, ...]) -> Pieces[AnsweredAtOnce]:
-        """Answer the requests that can be answered at once, and go on with the run before all of it is committed
-        together.
+        """Answer the requests that can be answered at once, and go on with the run. All of this is committed together
+        afterwards.
 
         These are: ids of children that are started and not awaited, registrations of compensations, and events that
         were sent before.

@@ -131,7 +131,7 @@ class StepArtifacts:
         return StagingResult({draft.name: draft.id for draft in stager.drafts}, value)
 
     def kept(self, step: StepInFlight, stager: Stager, advance: Advance) -> Advance:
-        """Return a step's advance with the artifacts of its last attempt. If that failed, its artifacts are
+        """Return a step's advance with the artifacts of its last attempt. If that attempt failed, its artifacts are
         discarded."""
         entry = advance.entries[0]
         if entry.failure is not None:

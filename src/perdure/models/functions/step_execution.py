@@ -43,7 +43,7 @@ _STORE_FIRST_US = 10_000
 
 
 class StepListener(Protocol):
-    """Is notified of what happens to steps in flight. Called in plain callbacks, never inside a task."""
+    """Is notified of the progress of steps in flight. Called in plain callbacks, never inside a task."""
 
     def finished(self, execution: Execution, value: Any, error: BaseException | None) -> None:
         """A step has ended."""
@@ -187,7 +187,7 @@ class Execution:
             executor.carriers.give(self)
             return
         if step.transactional:
-            self.live.has_waited = True  # When the run ends, a staged result may be left that no code asks for.
+            self.live.has_waited = True  # When the run ends, a staged result may remain that no code asks for.
             executor.transactions.begin(self, pulse, context)
         elif step.process:
             executor.processes.begin(self, pulse)
@@ -303,8 +303,7 @@ class Execution:
             self.discard()
 
     def doubted(self) -> None:
-        """Try an attempt again that did not begin, because it was not sure whether the run still belongs to this
-        engine."""
+        """Try an attempt again that did not begin, because the engine could not confirm that it still owns the run."""
         self.task = self.pulse = None
         if self.timeouts is not None:
             self.timeouts.stop()

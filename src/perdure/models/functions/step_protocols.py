@@ -78,7 +78,7 @@ class StepInFlight(Protocol):
         ...
 
     def doubted(self) -> None:
-        """The attempt did not begin, because it was not sure whether the run still belongs to this engine."""
+        """The attempt did not begin, because the engine could not confirm that it still owns the run."""
         ...
 
     def ended(self, value: Any, error: BaseException | None) -> None:

@@ -59,8 +59,10 @@ class Steps:
         self._activations.write(live, live.step_staged(request, staged, self._clock.now()))
 
     def start(self, execution: Execution) -> None:
-        """Begin the next attempt of a step that has a slot, once its run surely belongs to this engine. The carriers
-        check that for async steps."""
+        """Begin the next attempt of a step that has a slot.
+
+        Checks first that the run still belongs to this engine. For async steps the carriers make this check.
+        """
         step = execution.step
         if not (step.is_async or self._executor.fence_check.is_sure_of(execution.live.id, is_alive=step.transactional)):
             self._background.start(self._begin_once_proven(execution))
@@ -120,7 +122,7 @@ class Steps:
                     attempts=execution.attempt or 1,
                     at=self._clock.now(),
                 )
-        except Exception as trouble:  # noqa: BLE001 - as in Activations.guarded, without a call more on the hot path
+        except Exception as trouble:  # noqa: BLE001 - as in Activations.guarded, inline to save a call on the hot path
             self._activations.set_aside(live, trouble)
         else:
             if (stager := execution.stager) is not None:

@@ -69,7 +69,7 @@ class Answered(Struct, frozen=True):
 
 
 class TaskCall(Struct, frozen=True, kw_only=True):
-    """The task that a request is about. As a wait it has the answer as an option, and a timer if there is a timeout."""
+    """The task that a request is about. Its wait has the answer as an option and, if there is a timeout, a timer."""
 
     queue: str
     kind: str
@@ -165,7 +165,7 @@ async def task(
 
     The task is for a person (`kind` "human"), or for a worker that claims tasks of the queue ("remote"). It is open
     from the commit in which the run begins to wait, and withdrawn in the commit in which the run no longer waits. An
-    answer must fit `schema`: a JSON Schema, or a type, as which the answer is then read.
+    answer must fit `schema`: a JSON Schema, or a type. With a type, the answer is read as a value of that type.
 
     Raises TimeoutError if no answer comes within `timeout`; TaskFailed if a worker gives up; UnstorableValue,
     InvalidArguments, NotInWorkflow.

@@ -1,8 +1,8 @@
 """Teardown: the unfinished tasks of a workflow are ended on its own loop. `finally` blocks run, but requests and errors
 have no effect.
 
-Code that swallows its cancellation is cancelled a few more times, then gets GeneratorExit. What survives even that can
-only be set aside.
+Code that swallows its cancellation is cancelled a few more times, then gets GeneratorExit. A coroutine that survives
+even that can only be set aside.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def close_generator(generator: AsyncGenerator[Any, Any], run_id: str) -> None:
 
 
 def _close(coroutine: Any, run_id: str) -> None:
-    # If an inner coroutine refuses to end, the outer ones end and drop it. So all stay here until none is suspended.
+    # If an inner coroutine refuses to end, the outer ones end and drop it. So `left` keeps all of them until none is
+    # suspended.
     left = [one for one, _ in suspended(coroutine)] or [coroutine]
     for _ in range(ROUNDS_MAX):
         for one in left:

@@ -12,7 +12,7 @@ from perdure.ports import Clock, TimerHandle
 
 
 class Heart(Protocol):
-    """An attempt that sends heartbeats. `at` is the monotonic time of the last one."""
+    """An attempt that sends heartbeats. `at` is the monotonic time of the last heartbeat."""
 
     at: int
 
@@ -68,8 +68,8 @@ class Timeouts:
         self._execution.miss_turn(self.overall_error())
 
     def wait(self) -> None:
-        """Arm the total timeout while an attempt waits for a thread, a process or a transaction. The others do not
-        count yet."""
+        """Arm the total timeout while an attempt waits for a thread, a process or a transaction. The other timeouts do
+        not count yet."""
         if self.deadline is not None:
             self._overall = self._timers.arm(self.deadline, lambda: self._execution.time_out(self.overall_error()))
 

@@ -1,4 +1,4 @@
-"""Timers of workflow code: `sleep` and `sleep_until`, and what a timer that has fired gives.
+"""Timers of workflow code: `sleep` and `sleep_until`, and the result of a timer that has fired.
 
 A duration becomes a point in time when the code asks for it. A timer among other options of a wait is in waits.py. The
 engine arms timers in perdure/coordinator/timers.py; perdure/kernel/rules/delivery.py decides what a due timer wins.

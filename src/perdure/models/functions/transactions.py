@@ -30,7 +30,8 @@ from perdure.values.json import to_text
 
 
 class _Body:
-    """One call of a step's function. `error` is what it raised; `is_final` says that its result cannot be stored."""
+    """One call of a step's function. `error` is the error that it raised. `is_final` says that its result cannot be
+    stored."""
 
     def __init__(
         self, transactions: Transactions, execution: StepInFlight, pulse: AttemptInFlight, fate: Fate, context: Context
@@ -89,8 +90,8 @@ class _Body:
             raise
 
     def _begin(self, connection: Any) -> None:
-        """Prepare a call. Nothing of the attempt is committed: otherwise the store would not call the function. Raises
-        GivenUp, StepTimedOut."""
+        """Prepare a call of the function. The attempt has committed nothing, or the store would not call the function.
+        Raises GivenUp, StepTimedOut."""
         self.is_called = True
         execution = self._execution
         if not self._fate.reopen():
@@ -156,8 +157,8 @@ class Transactions:
         execution.task = task
 
     def close(self) -> None:
-        """Wait for no transaction any more. If one is being committed, the engine that goes on with the run finds its
-        result."""
+        """Stop waiting for transactions. If a transaction is being committed, the engine that goes on with the run
+        finds its result."""
         for task in self._tasks:
             task.cancel()
 

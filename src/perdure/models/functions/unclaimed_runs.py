@@ -79,7 +79,7 @@ class UnclaimedRuns:
         return None
 
     def forgo(self, run_id: str) -> None:
-        """Close a prepared run: another engine has claimed it, or it must not go on, or not from this state."""
+        """Close a prepared run. Another engine has claimed it, it must not go on, or its state is out of date."""
         if (prepared := self.runs.pop(run_id, None)) is not None:
             _close(prepared.live)
 
@@ -104,9 +104,9 @@ def _gone_on(live: LiveRun, run: Run, journal: Journal, now: int) -> tuple[_Prep
 def _is_alone(advance: Advance) -> bool:
     """Return whether an advance depends on nothing but the journal that was read.
 
-    It must be the same whatever the run was sent since it was read, and the kernel must be able to decide it without
-    reading more. An advance that waits for an event, or that continues the run as another call, depends on more. One
-    that cancels children needs to read the children.
+    The advance must be the same whatever was sent to the run after the read. The kernel must be able to decide it
+    without reading more. An advance that waits for an event, or that continues the run as another call, depends on
+    more. An advance that cancels children needs to read the children.
     """
     return (
         all(wait.kind == "timer" for wait in advance.waits)

@@ -1,4 +1,4 @@
-"""Unwritten items: what a step has appended to streams of its run, and what is not durable yet."""
+"""Unwritten items: the stream items that a step has appended and that are not durable yet."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class UnwrittenItems:
 
     def enter(self, size: int, loop: asyncio.AbstractEventLoop, stream: str) -> None:
         """Count an item that is about to be written. A thread waits until there is room. Raises QueueFull in a
-        coroutine if there is none."""
+        coroutine if there is no room."""
         with self._room:
             while self._unwritten_bytes and self._unwritten_bytes + size > UNWRITTEN_BYTES_MAX:
                 if _get_running_loop() is not None:

@@ -79,7 +79,7 @@ class TimerChoice(Choice[TimeReached]):
 
 
 class RunEnded(Struct, Generic[T], frozen=True):
-    """How a run ended that workflow code waited for."""
+    """The end of a run that workflow code has waited for."""
 
     run_id: str
     status: str
@@ -135,7 +135,7 @@ _NO_VALUE: Final = Raw(b"")  # Only this object is left out of the JSON. Another
 
 
 class Won(Struct, frozen=True, omit_defaults=True):
-    """The value of a wait's journal entry: which option won, and with what."""
+    """The value of a wait's journal entry: the option that won, and its value."""
 
     option: int
     event: str | None = None
@@ -202,7 +202,8 @@ def started_before(entries: Iterable[Entry], codec: Codec) -> set[str]:
 
 
 def read_won(waits: Waits, won: Won) -> Any:
-    """Return what workflow code gets from a wait. Raises UnstorableValue if that no longer fits the code."""
+    """Return the value that workflow code gets from a wait. Raises UnstorableValue if the value no longer fits the
+    code."""
     if not 0 <= won.option < len(waits.options):
         raise UnstorableValue(f"the journal's wait was won by option {won.option}, and there are {len(waits.options)}")
     option = waits.options[won.option]
@@ -267,7 +268,7 @@ def _how(target: str, won: Won) -> str:
 
 
 def won_by_end(option: int, target: str, ended: tuple[Run, Outcome] | None, codec: Codec) -> Won:
-    """Return the entry value of a wait that the end of a run has won. `ended` is None if there is no such run."""
+    """Return the entry value of a wait that the end of a run has won. `ended` is None if the run does not exist."""
     if ended is None:
         return Won(option=option, run=target, status="missing")
     run, outcome = ended
@@ -373,12 +374,12 @@ async def first(*choices: type[Any] | Choice[Any]) -> Any: ...
 async def first(*choices: type[Any] | Choice[Any]) -> Any:
     """Wait durably for whichever comes first: an event, a timer, the end of a run.
 
-    The winner is journaled. The run no longer waits for the others, and events that come later stay queued. Of several
-    timers the earliest counts.
+    The winner is journaled. The run then no longer waits for the other choices, and events that come later stay queued.
+    Of several timers the earliest counts.
 
-    Each choice is a row in the store while the run waits. To go through the ends of many runs one after the other, use
-    `asyncio.as_completed([run.result() for run in runs])`: it waits once for each run, where a loop over `first(*runs)`
-    waits for all remaining runs each time.
+    Each choice is a row in the store while the run waits. To handle the ends of many runs one after the other, use
+    `asyncio.as_completed([run.result() for run in runs])`. It waits once for each run. A loop over `first(*runs)` waits
+    for all remaining runs each time.
     """
     if not choices:
         raise InvalidArguments("first() needs something to wait for: event classes, timer(…), runs")
@@ -405,7 +406,7 @@ async def _wait(*choices: Choice[Any]) -> Any:
 
 
 def short_name(name: str) -> str:
-    """Return the name of a wait. If it has many options, equal ones in a row are counted.
+    """Return the name of a wait. If the wait has many options, equal options in a row are counted.
 
     Otherwise a run that waits for the first of a thousand children, and then for the first of the remaining ones, and
     so on, would have a thousand long names in its journal.

@@ -1,7 +1,7 @@
 """The code of a worker process, which runs one job of a step at a time, and the messages between it and its engine.
 
-The process ends when its pipe is closed, also in the middle of a job: then the engine's process is gone, or no longer
-needs it.
+The process ends when its pipe is closed, even in the middle of a job. A closed pipe means that the engine's process is
+gone, or no longer needs this process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LOOK_EVERY_S: Final = 1.0
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """An attempt to run: what to call, with which arguments (JSON), and what `current_step()` returns there."""
+    """An attempt to run: the function to call, its arguments as JSON, and the values for `current_step()`."""
 
     module: str
     function: str
@@ -55,7 +55,7 @@ class Job(Struct, frozen=True, kw_only=True):
 
 
 class Ready(Struct, frozen=True, tag=True):
-    """The process is ready: it has imported all that it needs before its first job."""
+    """The process is ready: it has imported everything that it needs before its first job."""
 
 
 class Began(Struct, frozen=True, tag=True):
@@ -273,7 +273,8 @@ class _Pulse:
 
 
 def _as_in_engine(failure: Failure) -> Failure:
-    """Return a failure with the engine's name of its main module, which has another name in a worker process."""
+    """Return a failure with the main module's name in the engine. In a worker process the main module has another
+    name."""
     return replace(
         failure,
         type=failure.type.replace("__mp_main__:", "__main__:", 1),

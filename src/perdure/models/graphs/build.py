@@ -26,7 +26,7 @@ def build(
     input_fields: frozenset[str] | None,
     may_start: Callable[[Sequence[str]], bool],
 ) -> Plan:
-    """Raises InvalidDefinition, whose `problems` are all that is wrong, each with its place."""
+    """Return the plan of a graph. Raises InvalidDefinition, whose `problems` are all problems, each with its place."""
     return _Building(spec, kinds, objects, input_fields, may_start).plan()
 
 

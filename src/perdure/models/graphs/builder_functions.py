@@ -65,7 +65,7 @@ def seconds(duration: Duration | None) -> float | None:
 
 
 def reference_of(found: Any) -> str:
-    """How a definition refers to a Python object."""
+    """Return the text by which a definition refers to a Python object."""
     if isinstance(found, Workflow) and found.model != "function":
         return found.name
     function = found.function if isinstance(found, Step | Workflow) else found
@@ -80,11 +80,12 @@ def all_of(
     on_timeout: OnTimeout = "fail",
     tolerate: float | None = None,
 ) -> JoinSpec:
-    """Go on once every branch of the fork has ended or arrived, with the outputs of those that arrived.
+    """Go on once every branch of the fork has ended or arrived, with the outputs of the branches that arrived.
 
     `fork` names the node of the fork, by default the innermost one before the join. The timeout counts from the first
-    arrival; then the join fails, or goes on with the branches that have arrived. With `tolerate`, that many branches (a
-    whole number), or that fraction of them, may fail: each brings its error. If more fail, the join fails.
+    arrival. When it has passed, the join fails, or goes on with the branches that have arrived. With `tolerate`, that
+    many branches (a whole number), or that fraction of them, may fail. The output of a failed branch is its error. If
+    more branches fail, the join fails.
     """
     return JoinSpec(fork=_fork(fork), timeout=seconds(timeout), on_timeout=on_timeout, tolerate=tolerate)
 
@@ -99,7 +100,8 @@ def any_of(
 ) -> JoinSpec:
     """Go on with the first branch that arrives. The others are cancelled, or may finish, or finish and are merged.
 
-    `build` refuses a timeout here, since it would count from the first arrival. Give the nodes before it a timeout.
+    `build` refuses a timeout here, since it would count from the first arrival. Give the nodes before the join a
+    timeout.
     """
     return JoinSpec(need="any", fork=_fork(fork), on_early=on_early, timeout=seconds(timeout), on_timeout=on_timeout)
 
@@ -113,7 +115,7 @@ def m_of(
     timeout: Duration | None = None,
     on_timeout: OnTimeout = "fail",
 ) -> JoinSpec:
-    """Go on once that many branches have arrived. Fail as soon as that is no longer possible."""
+    """Go on once that many branches have arrived. Fail as soon as so many can no longer arrive."""
     return JoinSpec(need=number, fork=_fork(fork), on_early=on_early, timeout=seconds(timeout), on_timeout=on_timeout)
 
 
@@ -123,7 +125,7 @@ def _fork(fork: NodeName | None) -> str | None:
 
 @checked(error=InvalidDefinition)
 def append(target: str, source: str | None = None) -> MergeSpec:
-    """Add the outputs, by branch index, to the list at `target`; if all are lists, add their items."""
+    """Add the outputs, by branch index, to the list at `target`. If all outputs are lists, add their items."""
     return MergeSpec(strategy="append", target=target, source=source)
 
 
@@ -135,7 +137,7 @@ def collect(target: str, source: str | None = None) -> MergeSpec:
 
 @checked(error=InvalidDefinition)
 def merge_object(target: str, source: str | None = None) -> MergeSpec:
-    """Add the outputs' fields to the object at `target`. Of equal fields the later branch's wins."""
+    """Add the outputs' fields to the object at `target`. If a field occurs twice, the later branch wins."""
     return MergeSpec(strategy="merge_object", target=target, source=source)
 
 
@@ -147,14 +149,16 @@ def keyed(target: str, source: str | None = None) -> MergeSpec:
 
 @checked(error=InvalidDefinition)
 def last_wins(target: str, source: str | None = None) -> MergeSpec:
-    """Put the output of the last branch at `target`, {} if there is none."""
+    """Put the output of the last branch at `target`, or {} if there is no output."""
     return MergeSpec(strategy="last_wins", target=target, source=source)
 
 
 @checked(error=InvalidDefinition)
 def reduce_with(reducer: Callable[[list[Any]], Any], target: str, source: str | None = None) -> Bound:
-    """Put the result of `reducer`, called with the list of outputs, at `target`. It must be pure: replays call it
-    again."""
+    """Put the result of `reducer`, called with the list of outputs, at `target`.
+
+    The reducer must be pure: replays call it again.
+    """
     reference = reference_of(reducer)
     spec = MergeSpec(strategy="reduce", target=target, source=source, reducer=reference)
     return Bound(spec, "reducer", reference, reducer)
@@ -174,8 +178,10 @@ def terminate(status: Literal["succeeded", "failed"] = "succeeded", message: str
 
 @checked(error=InvalidDefinition)
 def timer(duration: Duration | str | None = None, *, until: str | None = None) -> Kind:
-    """A node that waits for a duration (seconds, or an expression for them), or until the time that an expression
-    gives."""
+    """A node that waits for a duration, or until a time.
+
+    The duration is a number of seconds, or an expression for it. The time is an expression.
+    """
     return Timer(seconds=duration if isinstance(duration, str) else seconds(duration), until=until)
 
 
@@ -198,8 +204,11 @@ def http(
     secret: str | None = None,
     secret_headers: Mapping[str, str] | None = None,
 ) -> Kind:
-    """A node that makes an HTTP request. `url`, and the values of the other parameters, are expressions. `secret` is
-    the name of a key that is sent as `Authorization: Bearer …`; `secret_headers` maps headers to names of secrets."""
+    """A node that makes an HTTP request.
+
+    `url`, and the values of the other parameters, are expressions. `secret` is the name of a key that is sent as
+    `Authorization: Bearer …`. `secret_headers` maps headers to names of secrets.
+    """
     return Http(
         url=url,
         method=method,
@@ -233,9 +242,10 @@ def llm(
     stall_timeout: Duration = 120.0,
     attempt_timeout: Duration = 600.0,
 ) -> Bound | Kind:
-    """A node that asks a model at an endpoint with OpenAI's chat completions. Its result is {output, usage, model,
-    repairs}. `schema` is a type or a JSON Schema; `secret` is the name of a key; `profile` and `prompt_spec` name
-    records, as "fast" or "fast@2". docs/graphs.md describes the other fields.
+    """A node that asks a model at an endpoint with OpenAI's chat completions.
+
+    Its result is {output, usage, model, repairs}. `schema` is a type or a JSON Schema. `secret` is the name of a key.
+    `profile` and `prompt_spec` name records, like "fast" or "fast@2". docs/graphs.md describes the other fields.
 
     Raises InvalidDefinition."""
     spec = Llm(
@@ -269,10 +279,12 @@ def mcp(
     secret: str | None = None,
     secret_env: Mapping[str, str] | None = None,
 ) -> Kind:
-    """A node that calls a tool of an MCP server. The node's `input` has the arguments; its result is {text, content,
-    structured}. The server is at `url`, an expression; or `command` is a program that is started for each call.
-    `secret` is the name of a key that is sent to the url; `secret_env` maps environment variables of the program to
-    names of secrets."""
+    """A node that calls a tool of an MCP server.
+
+    The node's `input` has the arguments. Its result is {text, content, structured}. The server is at `url`, an
+    expression. Or `command` is a program that is started for each call. `secret` is the name of a key that is sent to
+    the url. `secret_env` maps environment variables of the program to names of secrets.
+    """
     return Mcp(tool=tool, url=url, command=list(command), secret=secret, secret_env=dict(secret_env or {}))
 
 
@@ -285,15 +297,17 @@ def metric(
     attributes: Mapping[str, Any] | None = None,
     stream: str = "metrics",
 ) -> Kind:
-    """A node that appends a metric to the run's stream, once. `value` is a number or an expression for one;
+    """A node that appends a metric to the run's stream, once. `value` is a number, or an expression for a number.
     `attributes` are expressions by name."""
     return Metric(name=name, value=value, unit=unit, attributes=dict(attributes or {}), stream=stream)
 
 
 @checked(error=InvalidDefinition)
 def action(name: str) -> Kind:
-    """A node that does what a record of kind "action" says: its newest version, or the one in "notify@2". The record's
-    expressions see what the node's `input` maps, as `input`, and nothing else."""
+    """A node that executes a record of kind "action": its newest version, or the version in "notify@2".
+
+    The record's expressions see the values that the node's `input` maps, as `input`, and nothing else.
+    """
     return Action(action=name)
 
 
@@ -305,9 +319,11 @@ def human(
     schema: Any = None,
     on_timeout: Any = None,
 ) -> Bound | Kind:
-    """A node that gives a person a task of this queue. The answer is the node's result. `schema` is a type or a JSON
-    Schema; `queue` and `title` are templates. When its timeout has passed, the node fails, or its result is
-    `on_timeout`, a mapping of expressions. Raises InvalidDefinition."""
+    """A node that gives a person a task of this queue. The answer is the node's result.
+
+    `schema` is a type or a JSON Schema. `queue` and `title` are templates. When the node's timeout has passed, the node
+    fails, or its result is `on_timeout`, a mapping of expressions. Raises InvalidDefinition.
+    """
     spec = Human(queue=queue, title=title, schema=_plain_schema(schema), on_timeout=on_timeout)
     return _with_schema(spec, schema, "human(schema=…)")
 
@@ -320,9 +336,11 @@ def remote(
     schema: Any = None,
     on_timeout: Any = None,
 ) -> Bound | Kind:
-    """A node that gives a remote worker a task. The worker claims it by its queue, and answers {result,
-    context_updates, staged_artifacts}. `schema` describes the result; the other parameters are those of `human`. Raises
-    InvalidDefinition."""
+    """A node that gives a remote worker a task.
+
+    The worker claims it by its queue, and answers {result, context_updates, staged_artifacts}. `schema` describes the
+    result. The other parameters are the same as for `human`. Raises InvalidDefinition.
+    """
     spec = Remote(queue=queue, title=title, schema=_plain_schema(schema), on_timeout=on_timeout)
     return _with_schema(spec, schema, "remote(schema=…)")
 
@@ -331,8 +349,8 @@ def remote(
 def artifact(
     name: str, value: Any = None, *, template: str | None = None, type: str = "", media_type: str | None = None
 ) -> Kind:
-    """A node that stages an artifact of the run: the value of the expressions in `value`, or the text of a template. It
-    is published if the run succeeds."""
+    """A node that stages an artifact of the run: the value of the expressions in `value`, or the text of a template.
+    The artifact is published if the run succeeds."""
     return Artifact(name=name, value=value, template=template, type=type, media_type=media_type)
 
 
@@ -358,9 +376,12 @@ def child(
     version_from: str | None = None,
     on_failure: Literal["propagate", "catch"] = "propagate",
 ) -> Bound | Kind:
-    """A node that runs a workflow of any model as a child: an object, a name, or a name (`name_from`) or version
-    (`version_from`) that an expression gives. If only the name is known, the node's `input` has the arguments by name;
-    a graph has one argument, which is called `input`."""
+    """A node that runs a workflow of any model as a child.
+
+    The workflow is an object or a name. Its name (`name_from`) or version (`version_from`) can also be an expression.
+    If only the name is known, the node's `input` has the arguments by name. A graph has one argument, which is called
+    `input`.
+    """
     if workflow is None or isinstance(workflow, str):
         return Child(
             workflow=workflow or "",

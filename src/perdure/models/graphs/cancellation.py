@@ -1,4 +1,4 @@
-"""Cancellation: ends the tokens of a fork at once, and nothing in the fork decides any more. Pure."""
+"""Cancellation: ends the tokens of a fork at once. After that no join in the fork decides anything. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from perdure.models.graphs.tokens import Fork, Token
 
 
 class Cancellation:
-    """Ends what is in a fork."""
+    """Ends the tokens in a fork."""
 
     def __init__(self, tokens: LiveTokens, joins: Joins) -> None:
         self._tokens = tokens

@@ -1,7 +1,7 @@
 """Chat completions: one request to a model's server, over HTTP as OpenAI defines it, and its answer.
 
 Every error becomes an LlmFailed, or a subclass that is not retried. Messages of servers are shown without the secret,
-which some servers repeat.
+because some servers repeat it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ OnPiece = Callable[[str], Awaitable[None]]
 
 
 def wrong_with_url(url: str) -> str | None:
-    """Return what is wrong with an endpoint's URL, or None."""
+    """Return the problem with an endpoint's URL, or None."""
     try:
         parts = urlsplit(url)
         is_there = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -85,7 +85,7 @@ def wrong_with_url(url: str) -> str | None:
 
 
 class Endpoint:
-    """Where a model is asked. `stall_s` is how long it may send nothing."""
+    """The server that a model is asked at. `stall_s` is how long the server may send nothing."""
 
     def __init__(self, *, base_url: str | None, model: str, secret: str | None, stall_s: float, place: str) -> None:
         self.place = place
@@ -332,7 +332,7 @@ def _numbers(usage: dict[str, Any]) -> dict[str, Any]:
 
 
 def added(usage: dict[str, Any] | None, more: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the sum of what two requests used."""
+    """Return the summed usage of two requests."""
     if usage is None or more is None:
         return more if usage is None else usage
     total = dict(usage)

@@ -1,7 +1,8 @@
-"""A run's context: what nodes and expressions see, and what belongs to a branch until its fork's join.
+"""A run's context: the values that nodes and expressions see. The values of a branch belong to it until its fork's
+join.
 
 Values are JSON's own types and never changed in place: a write puts a new object where the old one was, so that a value
-may be in several places at once. The one exception is what `grown` returns, which nobody has seen yet.
+may be in several places at once. The one exception is the value that `grown` returns, because no code has seen it yet.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ SECTIONS: Final = ("state", "output", "nodes")
 
 
 class Scope:
-    """State, output and nodes' results: a branch's own, on top of those of the scope that it was forked from."""
+    """State, output and results of nodes. A branch has its own, on top of the scope that it was forked from."""
 
     __slots__ = ("_own", "_paths", "_unseen", "parent", "root")
 
@@ -50,7 +51,7 @@ class Scope:
         self._own.setdefault(section, {})[key] = value
 
     def frozen(self) -> Scope:
-        """Return the scope as it is now: what is written to this one later is not seen in it."""
+        """Return a copy of the scope as it is now. Later writes to this scope do not change the copy."""
         frozen = Scope(self.parent)
         frozen.root = self.root
         self._unseen = None
@@ -67,8 +68,8 @@ class Scope:
         return default if value is _MISSING else value
 
     def write(self, target: str, value: Any) -> None:
-        """Write a value at a path like `state.totals.open`. Missing objects on the path are created; other values on it
-        are replaced by objects."""
+        """Write a value at a path like `state.totals.open`. Missing objects on the path are created. Other values on
+        the path are replaced by objects."""
         section, key, *deeper = target.split(".")
         self._write(section, key, tuple(deeper), value)
 
@@ -87,8 +88,8 @@ class Scope:
     def grown(self, target: str, copied: Callable[[Any], X]) -> X:
         """Return the list or object at a path, to be added to in place.
 
-        It is what `copied` makes of what stands there, unless that was done before and nobody has read it since: so a
-        thousand additions copy once.
+        `copied` makes a copy of the value at the path. If an earlier copy has not been read since, that copy is
+        returned instead. So a thousand additions copy once.
         """
         section, key, *rest = target.split(".")
         path = tuple(rest)
@@ -98,7 +99,7 @@ class Scope:
             return found
         grown = copied(self.read(target))
         self._write(section, key, path, grown)
-        # What is written copies what is around it, and nothing beside it.
+        # A write copies the objects around the written value, and no objects beside it.
         kept = {other: value for other, value in mine.items() if not _is_within(other, path)}
         self._unseen = {} if self._unseen is None else self._unseen
         self._unseen[section, key] = {**kept, path: grown}
@@ -128,7 +129,7 @@ class Scope:
 
 
 def _is_within(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Whether one of two paths leads into what the other leads to."""
+    """Return whether one of two paths leads to or into the value of the other path."""
     shorter = min(len(one), len(other))
     return one[:shorter] == other[:shorter]
 

@@ -1,4 +1,4 @@
-"""What the machine of a graph's run decides."""
+"""The decisions of the machine of a graph's run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TimerKey = tuple[int, str]  # the id of a fork, and the node that its join leads
 
 
 class Decisions(Struct):
-    """What the runner must do, in this order: stop the nodes of these tokens, drop timers, set timers (seconds from
+    """The actions for the runner, in this order: stop the nodes of these tokens, drop timers, set timers (seconds from
     now), run the nodes of these tokens. If the run ends, there is nothing else to do."""
 
     cancel: list[int]

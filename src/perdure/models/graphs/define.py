@@ -163,10 +163,10 @@ class Graph(Workflow[..., O], Generic[I, O]):
     ) -> NodeRef:
         """Add a node that runs a step, a function (as a step), a workflow (as a child), or a kind.
 
-        `input` maps the node's parameters to expressions; parameters without a mapping come from the run's input by
+        `input` maps the node's parameters to expressions. Parameters without a mapping come from the run's input by
         name. `output` maps places in the context (`state.…`, `output.…`) to expressions of the result. If the node
-        fails for good, its edges with `on_error` apply. Without one the run fails, or (`branch_error`) its branch does,
-        and the join gets the error. Raises InvalidDefinition.
+        fails for good, its edges with `on_error` apply. Without an error edge the run fails. With `branch_error` only
+        the branch fails, and the join gets the error. Raises InvalidDefinition.
         """
         draft = self._open()
         if name in draft.nodes:
@@ -203,7 +203,7 @@ class Graph(Workflow[..., O], Generic[I, O]):
         merge: MergeSpec | Bound | Iterable[MergeSpec | Bound] = (),
         cancel: NodeName | Iterable[NodeName] = (),
     ) -> None:
-        """Add an edge, or one from each of several nodes. See `EdgeSpec`."""
+        """Add an edge from one node, or an edge from each of several nodes. See `EdgeSpec`."""
         draft = self._open()
         merges = [draft.bound(one) for one in ([merge] if isinstance(merge, MergeSpec | Bound) else merge)]
         sources = [named(source)] if isinstance(source, NodeRef | str) else [named(one) for one in source]
@@ -227,15 +227,19 @@ class Graph(Workflow[..., O], Generic[I, O]):
         )
 
     def exclusive(self, nodes: NodeName | Iterable[NodeName], *, keep: bool = False) -> None:
-        """Allow only one token of a run at a time at any of these nodes. Others wait for their turn in the order in
-        which they come. A turn ends with the node, or, with `keep`, when the token moves to a node that is not in the
-        list.
+        """Allow only one token of a run at a time at any of these nodes.
+
+        Other tokens wait for their turn in the order in which they come. A turn ends with the node, or, with `keep`,
+        when the token moves to a node that is not in the list.
         """
         names = [nodes] if isinstance(nodes, NodeRef | str) else nodes
         self._open().exclusive.append(ExclusiveSpec(nodes=[named(one) for one in names], keep=keep))
 
     def output(self, mapping: Any) -> None:
-        """Set the run's output: expressions by name. By default it is what nodes have written to `output`."""
+        """Set the run's output: expressions by name.
+
+        By default the output is the object that nodes have written to `output`.
+        """
         self._open().output = mapping
 
     def _open(self) -> Draft:
@@ -244,8 +248,9 @@ class Graph(Workflow[..., O], Generic[I, O]):
         return self._draft
 
     def build(self) -> Graph[I, O]:
-        """Check the definition and make it final. Raises InvalidDefinition, which lists all `problems` with their
-        places.
+        """Check the definition and make it final.
+
+        Raises InvalidDefinition, which lists all `problems` with their places.
         """
         try:
             self._draft.built()
@@ -347,21 +352,26 @@ class Graph(Workflow[..., O], Generic[I, O]):
         return self.build()._draft.digest
 
     def kept(self) -> StoredDefinition:
-        """Return what the store keeps of the graph. Raises InvalidDefinition."""
+        """Return the graph as the store keeps it. Raises InvalidDefinition."""
         return stored(self.definition, self._draft.objects)
 
     @classmethod
     def read_back(cls, kept: StoredDefinition) -> Graph[Any, Any]:
-        """Return a graph from its stored definition. It can be drawn and can show tokens, but cannot run. Raises
-        InvalidDefinition."""
+        """Return a graph from its stored definition.
+
+        The graph can be drawn and can show tokens, but cannot run. Raises InvalidDefinition.
+        """
         graph: Graph[Any, Any] = cls.__new__(cls)
         graph._define(Draft.of(*readable(kept)), 2)
         forget(graph)
         return graph.build()
 
     def trace(self, run: Run, input: str, entries: Sequence[Entry], codec: Codec, payload_max: int) -> Pieces[Trace]:
-        """Compute from a run's journal where its tokens are and were, and what happened. The pieces must run in plain
-        callbacks, as in `run.tokens()`. Raises InvalidDefinition, and Misuse if the journal does not fit."""
+        """Compute from a run's journal where its tokens are and were, and what happened.
+
+        The pieces must run in plain callbacks, as in `run.tokens()`. Raises InvalidDefinition, and Misuse if the
+        journal does not fit.
+        """
         return trace(run, self._draft_built(), self.signature, input, entries, codec, payload_max)
 
     def __repr__(self) -> str:
@@ -385,7 +395,7 @@ class Draft:
         self.exclusive: list[ExclusiveSpec] = []
         self.output: Any = None
         self.objects: dict[str, Any] = {}
-        self.is_text = False  # whether its author may be somebody who must not run code in this process
+        self.is_text = False  # True if its author may be a person who must not run code in this process
         self.lines: Lines | None = None  # of its text, if it is in YAML
         self.checked: GraphSpec | None = None
         self.plan: Plan | None = None
@@ -476,7 +486,7 @@ class Draft:
             raise InvalidDefinition(f"{self.place}, {which}: {error}") from error
 
     def kind_of(self, does: Any, place: str) -> Kind:
-        """Return the kind of a node from what was passed to the builder."""
+        """Return the kind of a node from the object that was passed to the builder."""
         if isinstance(does, Kind):
             return does
         if isinstance(does, Bound):
@@ -512,7 +522,7 @@ class Draft:
         )
 
     def _exception(self, found: type[BaseException]) -> str:
-        """How a definition refers to a class of exceptions."""
+        """Return the text by which a definition refers to an exception class."""
         name = found.__qualname__
         if plain_exception(name) is found:
             return name
@@ -527,7 +537,7 @@ class Draft:
         return reference_of(found) if is_named else reference
 
     def _bind(self, reference: str, found: Any) -> str:
-        """Keep an object by its reference; another one of the same name gets a number."""
+        """Keep an object by its reference. Another object of the same name gets a number."""
         name, number = reference, 1
         while self.objects.setdefault(name, found) is not found:
             known = self.objects[name]

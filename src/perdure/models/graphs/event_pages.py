@@ -1,4 +1,4 @@
-"""Events of runs that somebody reads page by page, so that not every page replays the run's journal."""
+"""A cache of events, for readers that read a run's events page by page. So not every page replays the run's journal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Key = tuple[object, ...]
 
 
 class _Kept(Struct, frozen=True, gc=False):
-    """The events of a run, and up to where: its version, and how many entries its journal had."""
+    """The events of a run, with the run's version and the number of its journal entries at that time."""
 
     events: Sequence[GraphEvent]
     version: int
@@ -25,36 +25,34 @@ class _Kept(Struct, frozen=True, gc=False):
 
 
 def key_of(run: Run, digest: str) -> Key:
-    """Return what the events of a run depend on, beside how far it is. `digest` is that of a graph that the reader has
-    given."""
+    """Return the key of a run's events: everything that they depend on, except the run's progress. `digest` is the
+    digest of a graph that the reader has given."""
     return run.id, run.attempt, run.origin, run.workflow, run.workflow_version, digest
 
 
 class EventPages:
-    """The events of the runs that were read last. Events are numbered and never change, so a page that is not the last
-    one is right however far the run has got. The events of a run that has ended are kept until its last page is
-    read."""
+    """The events of the runs that were read last. Events are numbered and never change. So every page except the last
+    stays right while the run goes on. The events of a run that has ended are kept until its last page is read."""
 
     def __init__(self) -> None:
         self._kept: dict[Key, _Kept] = {}
 
     def page(self, key: Key, run: Run, after: int, limit: int, entries: int | None = None) -> GraphEvents | None:
-        """Return a page, or None if it takes a replay. `entries` is how many entries the journal has, if that is
-        known."""
+        """Return a page, or None if a replay is needed. `entries` is the number of journal entries, if it is known."""
         kept = self._kept.pop(key, None)
         if kept is None:
             return None
         has_more = after + limit < len(kept.events)
         is_over = run.status in FINISHED
         if not has_more and (kept.version != run.version or (not is_over and kept.entries != entries)):
-            self._kept[key] = kept  # It may still do for another page.
+            self._kept[key] = kept  # It may still have another page.
             return None
         if has_more or not is_over:
             self._kept[key] = kept
         return page_of(run.id, kept.events, after, limit)
 
     def keep(self, key: Key, run: Run, events: Sequence[GraphEvent], entries: int) -> None:
-        """Keep the events of a run, and forget those of the run that was read longest ago."""
+        """Keep the events of a run, and forget the events of the run that was read longest ago."""
         self._kept.pop(key, None)
         self._kept[key] = _Kept(events, run.version, entries)
         while len(self._kept) > _RUNS_MAX:

@@ -1,7 +1,7 @@
-"""Exclusive nodes of a run: which token has its turn, and which one is next. Pure.
+"""Exclusive nodes of a run: the token that has its turn, and the token that is next. Pure.
 
 The token that has waited longest is next. A token waits for at most one group, and releases its turn before it moves to
-another, so there is no deadlock.
+another group. So there is no deadlock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Turns:
     def __init__(self, plan: Plan) -> None:
         self._at = {node: part for part in plan.exclusive for node in part.nodes}
         self._holders: dict[int, Token] = {}  # by the number of the part
-        self._queues: dict[int, OrderedDict[Token, None]] = {}  # A plain dict takes long to find its first one.
+        self._queues: dict[int, OrderedDict[Token, None]] = {}  # A plain dict is slow to find its first key.
         self._having: dict[Token, Exclusive] = {}  # tokens that have their turn, or wait for it
 
     def __len__(self) -> int:

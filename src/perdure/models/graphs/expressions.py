@@ -25,10 +25,10 @@ _MISSING: Final[Any] = object()
 
 
 class Context(Protocol):
-    """Where expressions look things up."""
+    """The context in which expressions look up values."""
 
     def root(self, name: str) -> Any:
-        """Return the value of a root. A large one is looked up by key: a dict, or anything with `get`."""
+        """Return the value of a root. A large value is looked up by key: it is a dict, or any object with `get`."""
 
 
 class Expression:

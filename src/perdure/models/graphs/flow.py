@@ -1,7 +1,7 @@
-"""The flow of tokens through a graph: what follows when a node ends, a fork splits, or a join goes on. Pure.
+"""The flow of tokens through a graph: the consequences of a node's end, a fork and a join. Pure.
 
-Each of these can lead to any other, so they are methods of one class. What they decide by is in modules of its own:
-routes.py, forks.py, joins.py, cancellation.py, live_tokens.py.
+Each of these can lead to any other, so they are methods of one class. The rules for their decisions are in other
+modules: routes.py, forks.py, joins.py, cancellation.py, live_tokens.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from perdure.models.graphs.tokens import NO_LAPS, Fork, Meeting, Token, failed_b
 
 
 class Flow:
-    """Moves the tokens of one run. `end` is set once the run has ended; then nothing more happens."""
+    """Moves the tokens of one run. `end` is set once the run has ended. After that nothing more happens."""
 
     def __init__(self, plan: Plan, input: Any, rules: int, tokens: LiveTokens | None = None) -> None:
         self.at = 0  # the time of the current result, in µs
@@ -55,7 +55,7 @@ class Flow:
     # Ends of the run.
 
     def finish(self, token: Token | None) -> None:
-        """End the run. Its output is what the mapping says, or what was written to `output`."""
+        """End the run. Its output is the value of the mapping or, without a mapping, the object at `output`."""
         if token is None:
             token = Token(0, self.root, 0, self.root.scope, NO_LAPS)
         output = self._plan.output
@@ -98,8 +98,8 @@ class Flow:
             self._remove(token)
 
     def fail(self, token: Token, error: BaseException, about: dict[str, Any]) -> None:
-        """Move a token on whose node has failed: along an error edge, or to a join that tolerates it. Otherwise the
-        run fails."""
+        """Move a token on whose node has failed: along an error edge, or to a join that tolerates the failure.
+        Otherwise the run fails."""
         node = self._plan.nodes[token.node]
         token.error = about
         if self._route(token, node.on_failure):
@@ -148,7 +148,7 @@ class Flow:
             self.tokens.enter(token, edge.target)
 
     def _cancel_region(self, token: Token, names: frozenset[str]) -> None:
-        """End the tokens at these nodes in the branch that encloses the token's fork; with "*" the rest of the fork."""
+        """End the tokens at these nodes in the branch that encloses the token's fork. "*" ends the rest of the fork."""
         while (pending := self.next_pending()) is not None:  # Branches that have no tokens yet may be included.
             self.create_branches(pending)
         if "*" in names:
@@ -216,7 +216,7 @@ class Flow:
         self._release(token.fork, token.index)
 
     def _release(self, fork: Fork, index: int) -> None:
-        """Note that something which kept a branch alive has ended."""
+        """Note that a token or a fork that kept a branch alive has ended."""
         if not fork.release(index):
             return
         if fork.slots is not None and (following := fork.slots.leave(index)) is not None:
@@ -320,7 +320,7 @@ class Flow:
         self.fail(token, located(error, branches, join.target), {**about, **shown(branches)})
 
     def time_out(self, fork: Fork, meeting: Meeting) -> None:
-        """Handle the timeout of a join that waits: it goes on with what has arrived, or fails."""
+        """Handle the timeout of a join that waits: it goes on with the branches that have arrived, or fails."""
         if meeting.join.spec.on_timeout == "proceed":
             self._meet(fork, meeting.join, on_early="cancel")
         else:

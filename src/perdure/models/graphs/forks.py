@@ -1,4 +1,4 @@
-"""Forks: how many branches a token is forked into, and which of them have no token yet. Pure.
+"""Forks: the branches that a token is forked into, and the branches that have no token yet. Pure.
 
 The tokens of a large fork are created in pieces, so that no activation of a run takes long.
 """
@@ -18,7 +18,8 @@ BRANCHES_AT_ONCE_MAX: Final = 250
 
 
 class PendingBranches:
-    """The branches of a fork that have no token yet: those from `at` on. `token` is the token that was forked."""
+    """The branches of a fork that have no token yet: all branches from `at` on. `token` is the token that was
+    forked."""
 
     __slots__ = ("at", "fork", "piece_max", "token", "ways")
 

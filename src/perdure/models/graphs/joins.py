@@ -1,4 +1,4 @@
-"""Joins: which branches of a fork have arrived, when a join can go on or never can, and what it merges. Pure."""
+"""Joins: the branches of a fork that have arrived, whether a join can go on or never can, and its merges. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from perdure.models.graphs.tokens import Fork, Meeting, failures
 
 
 class Joins:
-    """The joins of one run that wait, and their timers. `timers_to_set` and `timers_to_drop` collect what the machine
-    decides next."""
+    """The joins of one run that wait, and their timers. `timers_to_set` and `timers_to_drop` collect the machine's next
+    decisions."""
 
     def __init__(self, rules: int, merged_bytes_max: int) -> None:
         self.sizes = Sizes(merged_bytes_max, rules)
@@ -46,7 +46,7 @@ class Joins:
             self.timers_to_set.append((key, join.spec.timeout))
 
     def fail_branch(self, fork: Fork, index: int, about: dict[str, Any], error: BaseException) -> None:
-        """Mark a branch as failed, whatever else of it has arrived or still arrives."""
+        """Mark a branch as failed, even if tokens of it have arrived or still arrive."""
         if index in fork.failed:
             return
         fork.failed[index] = (about, error)
@@ -141,7 +141,7 @@ def _of_all(fork: Fork, join: Join, arrived: int, *, alone: bool) -> Verdict:
 
 
 def late(fork: Fork, meeting: Meeting) -> str:
-    """Return why a join has failed whose timeout is over."""
+    """Return the reason for the failure of a join whose timeout is over."""
     missing = fork.total - len(meeting.arrived)
     why = f"{missing} of {fork.total} branches did not arrive within {meeting.join.spec.timeout:g} s of the first"
     return f"{why}; failed: {failures(fork)}" if fork.failed else why

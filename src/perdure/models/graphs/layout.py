@@ -166,7 +166,7 @@ def _leading_back(boxes: Sequence[Box], lines: Sequence[Line]) -> set[int]:
 
 
 def _layers(boxes: Sequence[Box], lines: Sequence[Line], back: set[int]) -> dict[str, int]:
-    """The layer of each box: below all that lead to it."""
+    """Return the layer of each box: below all boxes that lead to it."""
     below: dict[str, list[str]] = {box.id: [] for box in boxes}
     open_: dict[str, int] = {box.id: 0 for box in boxes}
     for number, line in enumerate(lines):

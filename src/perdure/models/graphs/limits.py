@@ -19,7 +19,7 @@ def beyond(place: str, what: str, which: str, limit: int) -> LimitExceeded:
 
 
 def check_limits(place: str, limits: GraphLimits, *, branches: int, tokens: int, nesting: int) -> None:
-    """Check how large a run gets by another fork. Raises LimitExceeded."""
+    """Check that another fork does not make a run too large. Raises LimitExceeded."""
     if branches > limits.branches:
         raise beyond(place, f"{branches:,} branches", "branches", limits.branches)
     if tokens > limits.tokens:

@@ -1,4 +1,4 @@
-"""Live tokens: those of a run that have not ended, and which of their nodes are to start or to stop. Pure."""
+"""Live tokens: the tokens of a run that have not ended, and the nodes to start or to stop for them. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.models.graphs.tokens import Fork, Token
 
 
 class LiveTokens:
-    """The live tokens of one run, by id. `to_start` and `to_stop` collect what the machine decides next."""
+    """The live tokens of one run, by id. `to_start` and `to_stop` collect the machine's next decisions."""
 
     def __init__(self, plan: Plan) -> None:
         self.by_id: dict[int, Token] = {}
@@ -105,7 +105,7 @@ class LiveTokens:
         return [] if self._standing is None else self._standing.within(fork, names)
 
     def _leave(self, token: Token) -> None:
-        """Give up the token's place at a node that edges can cancel, and its turn at an exclusive one."""
+        """Give up the token's place at a node that edges can cancel, and its turn at an exclusive node."""
         if self._standing is not None:
             self._standing.leave(token)
         if self.turns is not None and (following := self.turns.leave(token)) is not None:

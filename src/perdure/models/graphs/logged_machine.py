@@ -1,4 +1,4 @@
-"""A machine that logs what happens to its tokens. Only replays for views use it, so live runs pay nothing.
+"""A machine that logs the events of its tokens. Only replays for views use it, so live runs pay nothing.
 
 Each class here is a part of the machine that also writes to the log: tokens, flow, and the machine itself.
 """
@@ -25,7 +25,7 @@ from perdure.models.graphs.tokens import Fork, Meeting, Token, shown
 
 
 class WatchedTokens(LiveTokens):
-    """Logs how tokens begin, move and end. The flow sets what is going on meanwhile."""
+    """Logs how tokens begin, move and end. The flow sets the fields that say what is going on."""
 
     def __init__(self, plan: Plan, log: TokenLog) -> None:
         super().__init__(plan)
@@ -90,7 +90,7 @@ class WatchedTokens(LiveTokens):
 
 
 class WatchedFlow(Flow):
-    """Logs what the tokens of a run come to: transitions, forks, joins, failures."""
+    """Logs the events of a run's tokens: transitions, forks, joins, failures."""
 
     def __init__(self, plan: Plan, input: Any, rules: int, log: TokenLog) -> None:
         self._watched = WatchedTokens(plan, log)
@@ -250,7 +250,7 @@ class WatchedMachine(Machine):
 
     @property
     def root(self) -> Fork:
-        """The outermost fork, which has all others."""
+        """The outermost fork, which contains all others."""
         return self._watched.root
 
     def begin(self) -> Decisions:

@@ -1,7 +1,7 @@
 """Decides what happens next in a run of a graph. Pure: no asyncio, no I/O, no clock.
 
 The machine gets results and returns decisions. The same results in the same order give the same decisions, live and in
-replay. A result for a token that no longer exists (late, or twice) changes nothing. How tokens move is in flow.py.
+replay. A result for a token that no longer exists (late, or twice) changes nothing. flow.py moves the tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from perdure.models.graphs.tokens import located, shown
 
 
 class Machine:
-    """One run of a graph. A run that began with earlier rules goes on with them: see rules.py."""
+    """One run of a graph. A run that began with earlier rules goes on with them: see rules_versions.py."""
 
     def __init__(self, plan: Plan, input: Any, rules: int = RULES, flow: Flow | None = None) -> None:
         self._flow = Flow(plan, input, rules) if flow is None else flow
@@ -48,7 +48,7 @@ class Machine:
         return self._decided()
 
     def failed(self, token_id: int, error: BaseException, about: dict[str, Any]) -> Decisions:
-        """Handle the failure of a token's node. `about` is what expressions see as `error`."""
+        """Handle the failure of a token's node. Expressions see `about` as `error`."""
         token = self.tokens.take(token_id) if self._flow.end is None else None
         if token is not None:
             node, branches = token.node, token.trail
@@ -82,7 +82,7 @@ class Machine:
         return self._decided()
 
     def give_up(self, error: GraphFailed) -> Decisions:
-        """Fail the run, whatever it does."""
+        """Fail the run at once."""
         if self._flow.end is None:
             self._flow.fail_run(error)
         return self._decided()

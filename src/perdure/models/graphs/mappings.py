@@ -1,4 +1,4 @@
-"""Mappings: values by name, whose texts are expressions: inputs of nodes, what nodes write, outputs of graphs."""
+"""Mappings of values by name, in which texts are expressions: inputs and outputs of nodes, outputs of graphs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MISSING: Final = object()
 
 
 class ValueMap:
-    """Values by name, at any depth. Texts are expressions; everything else is a literal value."""
+    """Values by name, at any depth. Texts are expressions. Everything else is a literal value."""
 
     __slots__ = ("_parts",)
 
@@ -26,7 +26,7 @@ class ValueMap:
         return _expressions(self._parts)
 
     def evaluate(self, context: Context) -> Any:
-        """Raises ExpressionFailed."""
+        """Return the mapping with the values of its expressions. Raises ExpressionFailed."""
         return _fill(self._parts, context)
 
 

@@ -1,4 +1,4 @@
-"""How the outputs of branches become one value at a join. Pure."""
+"""Merges: the outputs of branches become one value at a join. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Merge:
         sizes.replace(there, merged, size)
 
     def add_late(self, index: int, value: Any, scope: Scope, sizes: Sizes) -> None:
-        """A branch came after the join had gone on: add its output to what is there. Raises JoinFailed,
+        """Add the output of a branch that came after the join had gone on to the merged value. Raises JoinFailed,
         LimitExceeded."""
         target = self.spec.target
         grown: Any
@@ -54,7 +54,7 @@ class Merge:
                 size = sizes.of([grown, value], self._place, target)
                 grown[str(index)] = value
             case "merge_object":
-                # What stands there is checked first, as when all are merged at once.
+                # The value at the target is checked first, as when all outputs are merged at once.
                 grown = scope.grown(target, self._object)
                 more = self._of_type(value, dict, "an object", f"branch {index}")
                 size = self._size(grown, [more], sizes)

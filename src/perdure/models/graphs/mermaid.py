@@ -15,7 +15,7 @@ _SHAPES: Final = {
     "wait": ("([", "])"),
     "workflow": ("[[", "]]"),
 }
-# What Mermaid, or Markdown in it, would take for its own.
+# Signs that Mermaid, or Markdown in it, would read as syntax.
 _ESCAPED: Final = {ord(sign): f"#{ord(sign)};" for sign in '"#<>&`'}
 
 

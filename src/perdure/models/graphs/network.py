@@ -1,4 +1,4 @@
-"""Which hosts nodes may connect to. A URL in a definition or in a run's data must not reach private services.
+"""The hosts that nodes may connect to. A URL in a definition or in a run's data must not reach private services.
 
 A name is looked up once, the address is checked, and the node connects to that address. A second look-up could find
 another address.
@@ -22,7 +22,7 @@ from perdure.values.arguments import checked
 
 ALLOW_VARIABLE: Final = "PERDURE_NETWORK_ALLOW"
 DENY_VARIABLE: Final = "PERDURE_NETWORK_DENY"
-ENCODINGS: Final = "gzip, deflate"  # what `read_bounded` can undo
+ENCODINGS: Final = "gzip, deflate"  # the encodings that `read_bounded` can decode
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Range = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -37,7 +37,7 @@ _AROUND_IPV4: Final = (
 
 @checked
 class Network:
-    """Which hosts `http`, `llm` and `mcp` nodes may connect to. Give it to an engine as a resource:
+    """The hosts that `http`, `llm` and `mcp` nodes may connect to. Pass it to an engine as a resource:
     `Engine(resources={Network: lambda: Network(allow=["10.0.0.0/8"])})`.
 
     `allow` and `deny` are lists of host names (`*.example.org` for all below), addresses and ranges (`10.0.0.0/8`).

@@ -59,7 +59,7 @@ class Picture(Struct, frozen=True):
 
 
 def picture_of(plan: Plan, kinds: Mapping[str, Kind], tokens: TokensView | None, *, forks: bool) -> Picture:
-    """Return what to draw, the beginning first. With `forks`, each fork has a box."""
+    """Return the boxes and arrows to draw, the beginning first. With `forks`, each fork has a box."""
     drawn = _Drawn(plan, kinds, tokens, forks)
     return Picture(list(drawn.boxes.values()), drawn.arrows)
 

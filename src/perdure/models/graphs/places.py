@@ -1,4 +1,4 @@
-"""Where in a definition something is wrong: the node, the edge or the field, and the line of a text in YAML."""
+"""The places of problems in a definition: the node, the edge or the field, and the line of a text in YAML."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def _is_between(edge: Any, source: str, target: str) -> bool:
 
 
 def wrong_parts(parts: Any, convert: Callable[[Any], Any], place: str) -> list[str]:
-    """Return what does not fit the schema in nodes, edges and the rest, each problem with its place. There is at most
-    one for each node and edge."""
+    """Return the parts of a definition that do not fit the schema, as problems with their places. There is at most one
+    problem for each node and edge."""
     if not isinstance(parts, Mapping):
         return [f"{place}: {_refusal(parts, convert)}"]
     nodes, edges = parts.get("nodes"), parts.get("edges")

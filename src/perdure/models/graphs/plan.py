@@ -16,8 +16,9 @@ _TIMES_FROM: Final = 2**40  # Edges have smaller numbers.
 
 
 class Passes(Struct, frozen=True, kw_only=True, eq=False):
-    """How often a join may go on without an arrival, if nothing else on its loop has a limit: as often as `edges` may
-    fire, the edges with a limit between the fork and the join. `number` is the join's number among those of edges."""
+    """The limit of a join that goes on without an arrival, if nothing else on its loop has a limit. It may do so as
+    often as `edges` may fire: the edges with a limit between the fork and the join. `number` is the join's number,
+    beside the numbers of edges."""
 
     number: int
     limit: int
@@ -68,7 +69,7 @@ class Edge(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def began(self) -> int:
-        """The number under which laps store when a token first took this edge, if that counts."""
+        """The number under which laps store the time when a token first took this edge, if that time counts."""
         return self.number + _TIMES_FROM
 
 
@@ -76,7 +77,8 @@ Tiers = Sequence[Sequence[Edge]]
 
 
 class Node(Struct, frozen=True, kw_only=True, eq=False):
-    """A node: its edges in tiers, by priority, and what it writes to the context. `work` comes from its kind."""
+    """A node: its edges in tiers, by priority, and the values that it writes to the context. `work` comes from its
+    kind."""
 
     name: str
     work: Any

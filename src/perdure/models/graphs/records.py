@@ -46,8 +46,11 @@ class Example(Spec, frozen=True, kw_only=True):
 
 
 class PromptSpec(Spec, frozen=True, kw_only=True):
-    """A record of kind "prompt": the `prompt` (as `template`), `system`, `schema`, `strict` and `examples` of an llm
-    node. Nodes that use it must map at least the names that it `requires`."""
+    """A record of kind "prompt".
+
+    It has the `prompt` (as `template`), `system`, `schema`, `strict` and `examples` of an llm node. Nodes that use it
+    must map at least the names that it `requires`.
+    """
 
     description: str = ""
     template: str
@@ -62,7 +65,7 @@ class PromptSpec(Spec, frozen=True, kw_only=True):
 
 
 class ModelProfile(Spec, frozen=True, kw_only=True):
-    """A record of kind "model": which model to ask, where, and how. The fields are those of an llm node."""
+    """A record of kind "model": which model to ask, where, and how. The fields are the same as for an llm node."""
 
     description: str = ""
     model: Annotated[str, Meta(min_length=1)]
@@ -79,7 +82,7 @@ class ModelProfile(Spec, frozen=True, kw_only=True):
 
 
 class Reference(Struct, frozen=True):
-    """A record that a definition names. Without a version it is the newest one at the run's first use."""
+    """A record that a definition names. Without a version it is the newest version at the run's first use."""
 
     kind: RecordKind
     name: str
@@ -146,7 +149,7 @@ class Reading:
 
 
 class Lookup(Protocol):
-    """Something that a run looks up as a step, by what identifies it."""
+    """A look-up that a run makes as a step, with the reference that identifies it."""
 
     @property
     def reference(self) -> Hashable: ...
@@ -155,7 +158,7 @@ class Lookup(Protocol):
 
 
 class Pins:
-    """What a run has looked up: records, one version of each for all its nodes, and workflows that it chose by name."""
+    """The results of a run's look-ups: records, one version of each for all its nodes, and workflows chosen by name."""
 
     __slots__ = ("_found", "_loop")
 
@@ -164,8 +167,9 @@ class Pins:
         self._found: dict[Hashable, asyncio.Future[Any]] = {}
 
     def get(self, lookup: Lookup) -> asyncio.Future[Any]:
-        """Return a future of the lookup's result. If one waiter stops waiting, the others still get it. It raises what
-        the lookup raises, for a record RecordNotFound and InvalidDefinition; then the next node looks it up again."""
+        """Return a future of the lookup's result. If one waiter stops waiting, the others still get it. The future
+        raises the errors of the lookup: for a record RecordNotFound and InvalidDefinition. After an error the next node
+        looks it up again."""
         known = self._found.get(lookup.reference)
         if known is None or (known.done() and (known.cancelled() or known.exception() is not None)):
             known = self._found[lookup.reference] = lookup.request(self._loop)

@@ -1,4 +1,4 @@
-"""Resolve the names in a definition: to objects that were passed in with it, or that are registered in this process.
+"""Resolve the names in a definition to objects that were passed in with it, or that are registered in this process.
 
 Anybody who can write a file or a record can write a definition. So Perdure imports no module for a definition, and
 calls only functions that were registered for it: a name can stand for a step, a workflow, an exception class or a data

@@ -1,4 +1,4 @@
-"""Routes: which edges a token takes from its node, and how often it may take them. Pure."""
+"""Routes: the edges that a token takes from its node, and how often it may take them. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perdure.models.graphs.tokens import Token
 
 
 def matching(token: Token, tiers: Tiers, input: Any, at: int) -> list[Edge]:
-    """Return the edges of the first tier that has a match; none if no tier has one. Raises ExpressionFailed."""
+    """Return the edges of the first tier that has a match; none if no tier has a match. Raises ExpressionFailed."""
     view = None
     for tier in tiers:
         matches: list[Edge] = []
@@ -39,7 +39,7 @@ def over_limit(token: Token, edge: Edge, at: int) -> str | None:
 
 
 def laps_after(token: Token, edge: Edge, at: int) -> Mapping[int, int]:
-    """Return how often a token has taken each edge with a limit, once it has taken this one too."""
+    """Return how often a token has taken each edge with a limit, including this edge now."""
     laps = {**token.laps, edge.number: token.laps.get(edge.number, 0) + 1}
     if edge.limit_us is not None:
         laps.setdefault(edge.began, at)

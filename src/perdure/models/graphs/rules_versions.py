@@ -1,6 +1,6 @@
 """The rules by which runs of graphs go on. A run keeps the rules that it began with, since its journal follows them.
 
-Each constant names the first rules that have a behaviour.
+Each constant is the number of the first rules that have a certain behaviour.
 """
 
 from __future__ import annotations

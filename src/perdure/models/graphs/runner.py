@@ -77,7 +77,7 @@ class GraphRunner:
         return await self._end
 
     def _handle(self, result: Callable[[], Decisions]) -> None:
-        """Pass a result to the machine, and do what it decides. Nodes that end at once give further results."""
+        """Pass a result to the machine, and carry out its decisions. Nodes that end at once give further results."""
         self._next.append(result)
         if len(self._next) == 1:
             self._route()
@@ -216,7 +216,7 @@ def _position_of(future: asyncio.Future[Any]) -> str | None:
 
 
 def about(error: BaseException, node: str) -> dict[str, Any]:
-    """Return what expressions see of a failure as `error`."""
+    """Return the value of `error` that expressions see after a failure."""
     failure = failure_of(error)
     if failure is not None:
         return {"type": failure.type.rpartition(":")[2].rpartition(".")[2], "message": failure.message, "node": node}

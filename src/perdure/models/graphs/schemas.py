@@ -1,4 +1,4 @@
-"""JSON Schemas as types: what a definition in YAML or JSON says of its input and output, checked by msgspec."""
+"""JSON Schemas as types, for the input and output of definitions in YAML or JSON. msgspec checks the values."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _REMARKS: Final = {"title", "description", "default", "examples", "format", "$de
 
 
 def type_of(schema: Any, place: str) -> Any:
-    """Return a type that accepts what a schema accepts. Raises InvalidDefinition for a schema that it cannot express,
-    so that nothing is accepted that the schema forbids."""
+    """Return a type that accepts the values that a schema accepts. Raises InvalidDefinition for a schema that no type
+    can express. So no value is accepted that the schema forbids."""
     if not isinstance(schema, Mapping):
         raise InvalidDefinition(f"{place}: a schema is an object, not {schema!r:.80}")
     return _Reading(schema.get("$defs", {}), place).type_of(schema, "")

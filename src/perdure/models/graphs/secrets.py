@@ -50,8 +50,11 @@ class Secrets:
         self._hosts = dict(hosts or {})
 
     async def get(self, name: str) -> str | None:
-        """Return the secret of this name, None if there is none. Every attempt of a step calls it, so a new secret
-        counts at once. An exception other than Misuse and NonRetryable fails only that attempt."""
+        """Return the secret of this name, None if there is none.
+
+        Every attempt of a step calls this method, so a new secret counts at once. An exception other than Misuse and
+        NonRetryable fails only that attempt.
+        """
         return _variable(name if name in self._names else f"{_PREFIX}{name}")
 
     async def hosts(self, name: str) -> Sequence[str] | None:
@@ -103,8 +106,8 @@ async def secret(name: str, place: str, url: str | None) -> str:
 
 
 class _Hiding(logging.Filter):
-    """Removes secrets from what httpx and httpcore log. At DEBUG they log the headers of answers, in which some servers
-    repeat those of requests."""
+    """Removes secrets from the log messages of httpx and httpcore. At DEBUG they log the headers of answers, in which
+    some servers repeat the headers of requests."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,7 +152,7 @@ def _veiled(value: Any, forms: Sequence[str]) -> Any:
 
 
 class Veil:
-    """Removes a secret from what servers send back. In a text that comes in pieces the secret may be split, so a
+    """Removes a secret from the answers of servers. In a text that comes in pieces the secret may be split, so a
     possible beginning of it is kept until the next piece."""
 
     __slots__ = ("_held", "_secret")

@@ -1,7 +1,7 @@
-"""How large the values are that joins merge. Pure.
+"""The sizes of values that joins merge. Pure.
 
-A merge can put a value of the context back into the context, twice. In a loop the value doubles with every lap, and
-nobody pays for it: it is the same object many times. So each merge is measured before it is done.
+A merge can put a value of the context back into the context, twice. In a loop the value doubles with every lap. That
+takes no memory at first, because the same object occurs many times. So each merge is measured before it is done.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _KNOWN_MAX: Final = 256
 
 
 class Sizes:
-    """Bytes that merged values take as JSON, within a limit. What a merge has measured is not measured again when more
-    is added to it: a loop that adds one item a lap costs what the item costs."""
+    """Bytes that merged values take as JSON, within a limit. A value that a merge has measured is not measured again
+    when more is added to it. So a loop that adds one item in each lap measures only that item."""
 
     __slots__ = ("_known", "_limit")
 
     def __init__(self, bytes_max: int, rules: int) -> None:
-        """`rules` are those of the run: one that began before there was a limit has none."""
+        """`rules` are the rules of the run. A run that began before there was a limit has no limit."""
         self._limit = bytes_max if rules >= MERGES_RULES else maxsize
         # By the id of the value. The value is kept beside its size, so that no other value gets its id.
         self._known: dict[int, tuple[Any, int]] = {}

@@ -1,6 +1,6 @@
-"""Slots of a fork that bounds how many of its branches run at once: which branch may begin next. Pure.
+"""Slots of a fork that bounds how many of its branches run at once. They say which branch may begin next. Pure.
 
-The order is that of the branches. A branch has its slot until it ends, at a join or anywhere else.
+Branches begin in the order of their index. A branch has its slot until it ends, at a join or anywhere else.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from perdure.models.graphs.tokens import Token
 
 
 class Slots:
-    """The slots of one fork; each of its edges that has a bound has its own."""
+    """The slots of one fork. Each of its edges that has a bound has its own slots."""
 
     __slots__ = ("_edges", "_free", "_gone", "_running", "_waiting")
 

@@ -30,12 +30,13 @@ class Spec(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True,
 
 
 class MergeSpec(Spec, frozen=True, kw_only=True):
-    """How the outputs of the branches that meet at a join are merged.
+    """A merge of the outputs of the branches that meet at a join.
 
     `source` is an expression in each branch's own context, by default the result of its last node. Strategies: append
     adds the outputs, by branch index, to the list at the target, flattened if all are lists. collect writes a new list
-    and never flattens. merge_object adds their fields; of equal fields the later branch's wins. keyed writes {"0": …}.
-    last_wins writes the last branch's output, {} if there is none. reduce calls `reducer` with the list of outputs.
+    and never flattens. merge_object adds their fields. If a field occurs twice, the later branch wins. keyed writes
+    {"0": …}. last_wins writes the last branch's output, {} if there is none. reduce calls `reducer` with the list of
+    outputs.
     """
 
     strategy: Literal["append", "collect", "merge_object", "keyed", "last_wins", "reduce"]
@@ -45,7 +46,7 @@ class MergeSpec(Spec, frozen=True, kw_only=True):
 
 
 class JoinSpec(Spec, frozen=True, kw_only=True):
-    """When the branches of a fork become one token again.
+    """A join, at which the branches of a fork become one token again.
 
     `need` is all, any, or a number of branches. `fork` is the node of the fork, by default the innermost fork before
     the join. `timeout` counts from the first arrival. `on_early` says what happens to the other branches when any or m
@@ -67,7 +68,7 @@ class EdgeSpec(Spec, frozen=True, kw_only=True, rename={"source": "from", "targe
 
     With `foreach` (an expression for a list) or `spawn` (a number) the edge makes several tokens, each a branch of a
     fork, as several edges that fire together do. At most `at_once` of these branches run at a time. An edge with
-    `limit` fires that many times per token and is then skipped; one with `limit_timeout` is skipped once that many
+    `limit` fires that many times per token and is then skipped. An edge with `limit_timeout` is skipped once that many
     seconds have passed since the token first took it. When an edge with `cancel` fires, the tokens at the named nodes
     ("*" for all) end, if they share the enclosing branch.
     """
@@ -118,7 +119,7 @@ class GraphLimits(Spec, frozen=True, kw_only=True):
 
 
 class RetrySpec(Spec, frozen=True, kw_only=True):
-    """How often and when a failed node is retried; times are in seconds.
+    """The retry policy of a node: how often and when it is retried after a failure. Times are in seconds.
 
     `backoff` says how the pauses grow, as in `perdure.Retry`. `retry_on` lists the retryable errors (all, if it is
     empty), `give_up_on` those that are not retried. An error is a class, as `package.module:name`, or a bare name if it

@@ -22,20 +22,23 @@ from perdure.models.graphs.references import imported, remembered_reducer
 from perdure.models.graphs.spec import GraphSpec
 
 RECORD_KIND: Final = "graph"
-KEY: Final = "perdure.definition"  # under which runs published it before outlines had it
+KEY: Final = "perdure.definition"  # the key of the definition in runs from before outlines had it
 _UNKNOWN: Final = "unknown"
 
 
 class StoredDefinition(Struct, frozen=True, kw_only=True):
-    """What the store keeps of a graph: its definition, and the names of its children by their references."""
+    """A graph as the store keeps it: its definition, and the names of its children by their references."""
 
     definition: dict[str, Any]
     children: dict[str, tuple[str, str]] = {}
 
 
 class DefinitionView(Struct, frozen=True, kw_only=True):
-    """The definition that a run was started with. `is_current` says whether the graph in this process is the same; None
-    if this process has no graph of that name."""
+    """The definition that a run was started with.
+
+    `is_current` says whether the graph in this process is the same. It is None if this process has no graph of that
+    name.
+    """
 
     run_id: str
     workflow: str
@@ -51,7 +54,7 @@ def digest_of(definition: GraphSpec) -> str:
 
 
 def stored(definition: GraphSpec, objects: Mapping[str, Any]) -> StoredDefinition:
-    """Return what the store keeps of a definition. `objects` are those that it refers to by name."""
+    """Return a definition as the store keeps it. `objects` are the objects that it refers to by name."""
     children: dict[str, tuple[str, str]] = {}
     for node in definition.nodes.values():
         reference = getattr(node, "workflow", "")

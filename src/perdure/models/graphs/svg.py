@@ -21,7 +21,7 @@ _NODE_WIDTH_MIN: Final = 96.0
 _LABEL_HEIGHT: Final = 17.0
 _BADGE_HEIGHT: Final = 18.0
 _HEADER: Final = 9.0  # how long an arrow's head is
-# XML has no way to write these.
+# XML cannot contain these characters.
 _FORBIDDEN: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 _STYLE: Final = """
@@ -168,7 +168,7 @@ def _line(arrow: Arrow) -> Line:
 
 
 def _arrows(arrows: Sequence[Arrow], lines: Sequence[Line], boxes: Sequence[Box], layout: Layout) -> list[str]:
-    """All lines first and all labels after them: no line runs through a label."""
+    """Return all lines, and after them all labels, so that no line is drawn over a label."""
     sizes = {box.id: box for box in boxes}
     drawn: list[str] = []
     labels: list[str] = []

@@ -49,7 +49,7 @@ class Template:
     is_plain: ClassVar = False
 
     def __init__(self, source: str, about: Preparing, field: str, mapped: frozenset[str]) -> None:
-        """Raises InvalidDefinition: it does not parse, is too large, or names what is not there."""
+        """Raises InvalidDefinition if the source does not parse, is too large, or uses an unknown name."""
         self.place = f"{about.place}, {field}"
         try:
             self._compiled = Compiled(source)
@@ -99,7 +99,8 @@ def _check(path: tuple[str, ...], about: Preparing, field: str) -> None:
 
 
 def _put(values: dict[str, Any], path: tuple[str, ...], context: Context) -> None:
-    """Add the value at a path and nothing beside it, or as much of the path as exists."""
+    """Add the value at a path, without other fields beside the path. If the path ends early, add the part that
+    exists."""
     value = context.root(path[0])
     at = 1
     while at < len(path) and hasattr(value, "get") and (found := value.get(path[at], _MISSING)) is not _MISSING:
@@ -113,7 +114,7 @@ def _put(values: dict[str, Any], path: tuple[str, ...], context: Context) -> Non
         if inner is None:
             inner = values[key] = _Part()
         elif type(inner) is not _Part:
-            return  # It is there with all that it has.
+            return  # The whole object is already there.
         values = inner
     if last in values and type(values[last]) is not _Part:
         return

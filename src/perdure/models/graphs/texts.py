@@ -18,7 +18,7 @@ from perdure.models.graphs.places import Lines, Path, invalid, place_of, wrong_p
 from perdure.models.graphs.spec import EdgeSpec, GraphSpec, Name
 
 Form = Literal["yaml", "json"]
-# A field of a node or an edge itself that there is not; fields inside of them have a dot or a bracket.
+# An unknown field of a node or an edge itself. Fields inside of these have a dot or a bracket.
 _MISNAMED: Final = re.compile(r", (?:node '(?P<node>\w+)'|edge [^,]*), (\w+): Object contains unknown field `\2`")
 CHARS_MAX: Final = 1_000_000
 PARTS_MAX: Final = 100_000
@@ -193,15 +193,14 @@ def _from_yaml(text: str, place: str) -> tuple[Any, dict[Path, int], list[tuple[
 
 def _loader(yaml: Any, place: str) -> Any:
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        """Refuses duplicate keys: YAML's usual readers keep the last one. Also refuses texts that nest too deep, or
-        that would be too large with their aliases written out. `1:30` is a text, as in YAML 1.2, and not a number in
-        base 60: the
-        time to read such a number is quadratic in its digits."""
+        """Refuses duplicate keys, of which YAML's usual readers keep the last. Also refuses texts that nest too deep,
+        or that would be too large with their aliases written out. `1:30` is a text, as in YAML 1.2, and not a number in
+        base 60: the time to read such a number is quadratic in its digits."""
 
         def __init__(self, text: str) -> None:
             super().__init__(text)
             self._depth = 0
-            self._sizes: dict[Any, int] = {}  # of each node, with all that is in it, as often as it is
+            self._sizes: dict[Any, int] = {}  # of each node with its contents, with repetitions
 
         def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
             tag = super().resolve(kind, value, implicit)

@@ -1,4 +1,4 @@
-"""The log of a run's tokens: where each is and was, and what happened, in order. Views of a run are made from it."""
+"""The log of a run's tokens: where each token is and was, and the events in order. Views of a run are made from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OVER: Final = frozenset({"completed", "failed", "timed_out", "cancelled"})
 
 
 class Record:
-    """What is known of one token."""
+    """The record of one token."""
 
     __slots__ = ("error", "id", "laps", "meeting", "node", "parent", "path", "place", "reason", "since", "state")
 
@@ -68,7 +68,7 @@ class TokenLog:
     # Events.
 
     def note(self, kind: EventKind, token: Token | None = None, edge: Edge | None = None, **details: Any) -> None:
-        """Note what happened: to a token at its node, or to the node that `details` has."""
+        """Note an event of a token at its node, or of the node in `details`."""
         node = details.pop("node", None) if token is None else token.node
         record = None if token is None else self.live.get(token)
         self._event(
@@ -76,11 +76,11 @@ class TokenLog:
         )
 
     def note_of(self, kind: EventKind, record: Record, **details: Any) -> None:
-        """Note what happened to a token that may have ended."""
+        """Note an event of a token that may have ended."""
         self._event(kind, record.node, record.id, None, details)
 
     def note_child(self, kind: EventKind, token: Token) -> None:
-        """Note what happened to the child run of a token's node, if the node has one."""
+        """Note an event of the child run of a token's node, if the node has a child."""
         if self.has_child(token):
             self.note(kind, token)
 
@@ -138,7 +138,7 @@ class TokenLog:
             self.end(self._settle(token), state, **more)
 
     def end(self, record: Record, state: TokenState, **more: Any) -> None:
-        """Note how a token has ended that is no longer live."""
+        """Note the end of a token that is no longer live."""
         record.state, record.since = state, self._now()
         for name, value in more.items():
             setattr(record, name, value)
@@ -154,7 +154,7 @@ class TokenLog:
 
     @property
     def why(self) -> tuple[TokenState, str] | None:
-        """The state and the reason of tokens that something ends now."""
+        """The state and the reason for tokens that are ended now."""
         return self._why[-1] if self._why else None
 
     @property
@@ -194,12 +194,13 @@ class TokenLog:
     # Views.
 
     def standing(self) -> Counter[str]:
-        """Return how many tokens are at each node: those whose node runs, and those that wait for their turn."""
+        """Return how many tokens are at each node. Tokens whose node runs count, and tokens that wait for their
+        turn."""
         queued = (token.node for token, record in self.live.items() if record.state == "pending")
         return Counter(token.node for token in self.running.values()) + Counter(queued)
 
     def listed(self, limit: int) -> list[GraphToken]:
-        """Return the tokens by id: all active ones, and the most recently ended ones."""
+        """Return the tokens by id: all active tokens, and the most recently ended tokens."""
         for token, record in self.live.items():
             record.node = token.node
         chosen = self.records

@@ -1,4 +1,4 @@
-"""Views of a run's tokens: how many are where, each with its path and state, and what happened."""
+"""Views of a run's tokens: their number at each node, each token with its path and state, and the events."""
 
 from __future__ import annotations
 
@@ -65,12 +65,14 @@ class JoinTokens(Struct, frozen=True, kw_only=True):
 
 
 class GraphToken(Struct, frozen=True, kw_only=True):
-    """One token. `id` numbers the tokens of a run in the order of their creation. `parent` is the token that was forked
-    into it or, for a token behind a join, the token that had been forked.
+    """One token.
+
+    `id` numbers the tokens of a run in the order of their creation. `parent` is the token that was forked into it or,
+    for a token behind a join, the token that had been forked.
 
     `path` is "root", with the node and the branch's index for each fork of several branches that it is in:
     "root.plan.0.search.2". `iterations` counts how often the token took each edge with a limit. `since` is when its
-    state began. `awaiting` is the number of branches that its join still waits for; `error` is its failure; `reason` is
+    state began. `awaiting` is the number of branches that its join still waits for. `error` is its failure. `reason` is
     why it was cancelled.
     """
 
@@ -106,9 +108,11 @@ class TokensView(Struct, frozen=True, kw_only=True):
 
 
 class GraphEvent(Struct, frozen=True, kw_only=True):
-    """Something that happened in a graph's run. `seq` numbers a run's events from 1 on, and never changes. `entry` is
-    the number of the journal entry that caused it, 0 for the start. `token` is the id of a token, `edge` an edge like
-    "plan -> search"."""
+    """An event of a graph's run.
+
+    `seq` numbers a run's events from 1 on, and never changes. `entry` is the number of the journal entry that caused
+    it, 0 for the start. `token` is the id of a token, `edge` an edge like "plan -> search".
+    """
 
     seq: int
     kind: EventKind

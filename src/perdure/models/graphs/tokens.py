@@ -3,8 +3,8 @@
 A fork's branch is live while a token is in it, or an inner fork is open in it. So a token that ends affects only its
 own fork, however deep that is nested.
 
-What a new token takes over is decided in flow.py: at a fork from the token that splits, behind a join from the branch
-in which the fork was made. A plain move keeps the token.
+flow.py decides which data a new token takes over. At a fork, the data come from the token that splits. Behind a join,
+they come from the branch in which the fork was made. A plain move keeps the token.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ class Meeting:
         self.still_live = 0  # branches that have arrived and still have other tokens
         self.fired = False
         self.has_timer = False
-        self.in_a_row: int | None = None  # of the arrival that has the fewest: the join waited for what that waited for
+        self.in_a_row: int | None = None  # the smallest count of the arrived tokens
 
 
 class Fork:
-    """One instance of a fork. `live` counts what keeps each branch alive, `unfinished` the live branches."""
+    """One instance of a fork. `live` counts the tokens and forks that keep each branch alive. `unfinished` counts the
+    live branches."""
 
     __slots__ = (
         "base", "closed", "depth", "error", "failed", "failed_live", "has_leavers", "id", "in_a_row", "index", "inner",
@@ -62,8 +63,8 @@ class Fork:
         self.index = index  # the branch of the outer fork in which this one is
         self.laps = laps
         self.in_a_row = 0  # of the token that was forked
-        self.error: dict[str, Any] | None = None  # what that one saw
-        self.slots: Any = None  # of branches of which not all may be under way at once
+        self.error: dict[str, Any] | None = None  # the error that the forked token saw
+        self.slots: Any = None  # if not all branches may run at once
         self.depth: int = 0 if outer is None else outer.depth + 1
         self.is_split = False  # into different ways, not over a list or a number
         self.items: list[Any] | None = None
@@ -87,7 +88,7 @@ class Fork:
         return fork, index
 
     def release(self, index: int) -> bool:
-        """Note that something which kept a branch alive has ended. Return whether the branch is over now."""
+        """Note that a token or a fork that kept a branch alive has ended. Return whether the branch is over now."""
         self.live[index] -= 1
         if self.live[index]:
             return False
@@ -156,7 +157,7 @@ def trail(fork: Fork, index: int) -> list[dict[str, Any]]:
 
 
 def shown(branches: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what expressions see of a failure's branch: the nearest one over a list, or the innermost."""
+    """Return the branch of a failure as expressions see it: the nearest branch over a list, or the innermost branch."""
     if not branches:
         return {}
     nearest = next((branch for branch in reversed(branches) if "item" in branch), branches[-1])

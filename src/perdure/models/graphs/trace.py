@@ -1,6 +1,6 @@
 """Compute from a run's journal where its tokens are and were, and the numbered events of the run.
 
-The journal is replayed on a separate loop, as for a run that is loaded again, but nothing that it requests is done. So
+The journal is replayed on a separate loop, as for a run that is loaded again, but its requests are not carried out. So
 live runs need no second record of their tokens, and every replay gives the same answer.
 
 The kinds of events are in token_views.py, their numbers in token_log.py, and the machine that logs them in

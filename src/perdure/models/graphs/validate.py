@@ -51,13 +51,13 @@ def ways_of(spec: GraphSpec) -> list[Way]:
 
 
 def tiers_of(ways: Sequence[Way], node: str, *, on_error: bool) -> list[list[Way]]:
-    """A node's edges, by priority."""
+    """Return a node's edges, by priority."""
     own = [way for way in ways if way.source == node and way.spec.on_error is on_error]
     return [[way for way in own if way.spec.priority == tier] for tier in sorted({way.spec.priority for way in own})]
 
 
 def check_shape(spec: GraphSpec, kinds: Mapping[str, Kind], ways: Sequence[Way]) -> list[str]:
-    """Return the problems of a graph's shape, except those of joins and expressions."""
+    """Return the problems of a graph's shape, except problems of joins and expressions."""
     graph = f"graph {spec.graph!r}"
     if not kinds:
         return [f"{graph}: it has no nodes"]

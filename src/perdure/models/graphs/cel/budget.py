@@ -18,7 +18,7 @@ class BudgetExceeded(Exception):
 
 
 class Frame:
-    """One evaluation: what is left of its budget, where names are looked up, and the variables of macros."""
+    """One evaluation: the rest of its budget, the context in which names are looked up, and the variables of macros."""
 
     __slots__ = ("context", "left", "patterns", "variables")
 
@@ -35,7 +35,7 @@ class Frame:
             raise BudgetExceeded
 
     def spend_text(self, chars: int) -> None:
-        """Take what it costs to copy or search so many characters off the budget. Raises BudgetExceeded."""
+        """Take the cost of copying or searching so many characters off the budget. Raises BudgetExceeded."""
         self.left -= 1 + chars // CHARS_PER_STEP
         if self.left < 0:
             raise BudgetExceeded

@@ -42,7 +42,7 @@ class Program:
         self.paths: list[Path] = compiler.paths
 
     def evaluate(self, context: Any) -> Any:
-        """The value, in JSON's own types. Raises EvaluationFailed, BudgetExceeded."""
+        """Return the value, in JSON's own types. Raises EvaluationFailed, BudgetExceeded."""
         return self.run(Frame(context, self.variables))
 
     def run(self, frame: Frame) -> Any:
@@ -62,7 +62,8 @@ class _Compiler:
         self.paths: list[Path] = []
 
     def compiled(self, node: Node) -> tuple[Run, int]:
-        """Return the function of a node, and its maximum number of steps, without those that it spends itself."""
+        """Return the function of a node, and its maximum number of steps, without the steps that the function itself
+        spends."""
         outside, self._steps = self._steps, 0
         run = self._of(node)
         steps, self._steps = self._steps, outside
@@ -112,7 +113,7 @@ class _Compiler:
         return select
 
     def _path(self, node: Node) -> Path | None:
-        """The path that a node is, if it begins with a root: `state.a`, `state["a"]`."""
+        """Return the path that a node names, if it begins with a root: `state.a`, `state["a"]`."""
         keys: list[str] = []
         while True:
             if isinstance(node, syntax.Select) and not (keys and node.is_test):
@@ -266,7 +267,7 @@ def _whole(value: Any) -> Any:
 
 
 def _part(value: Any, field: str) -> Any:
-    """A field of an object, or MISSING. Raises EvaluationFailed if the value has no fields."""
+    """Return a field of an object, or MISSING. Raises EvaluationFailed if the value has no fields."""
     if isinstance(value, dict):
         return value.get(field, MISSING)
     raise EvaluationFailed(f"No such overload: .{field} of {values.name_of(value)}")
@@ -304,7 +305,7 @@ def _call_run(function: Function, args: list[Run]) -> Run:
 
 
 def _logic_run(parts: list[Run], decisive: bool, sign: str) -> Run:
-    """`&&` or `||`. One part is enough if it decides: then no error in another one matters."""
+    """Return the function of `&&` or `||`. If one part decides the result, errors in other parts do not matter."""
 
     def logic(frame: Frame) -> bool:
         failed: EvaluationFailed | None = None
@@ -331,7 +332,7 @@ def _items(value: Any, macro: str) -> Any:
 
 
 def _map_run(over: Run, number: int, test: Run | None, give: Run | None, steps: int) -> Run:
-    """`map`, with a test or without, and `filter`."""
+    """Return the function of `map`, with a test or without, or of `filter`."""
     macro = "map" if give is not None else "filter"
 
     def go_through(frame: Frame) -> MadeList:
@@ -366,7 +367,7 @@ def _one_run(over: Run, number: int, test: Run, steps: int) -> Run:
 
 
 def _quantifier_run(over: Run, number: int, test: Run, steps: int, macro: str) -> Run:
-    """`all` and `exists`: as `&&` and `||` between all items."""
+    """Return the function of `all` or `exists`, which work like `&&` and `||` between all items."""
     decisive = macro == "exists"
 
     def quantify(frame: Frame) -> bool:

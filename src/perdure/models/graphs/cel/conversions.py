@@ -1,4 +1,4 @@
-"""From one type to another: numbers, texts, times and durations. Times are read and shown as RFC 3339 has them."""
+"""Conversions between types: numbers, texts, times and durations. Times are read and shown in the form of RFC 3339."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NANOSECONDS: Final = {
 }  # fmt: skip
 _DURATION_MAX_S: Final = 315_576_000_000
 _NUMBER_CHARS_MAX: Final = 1_000
-_STEPS: Final = 12  # what a conversion takes
+_STEPS: Final = 12  # the cost of a conversion
 _BOOLS: Final = {
     **dict.fromkeys(("1", "t", "true", "TRUE", "True"), True),
     **dict.fromkeys(("0", "f", "false", "FALSE", "False"), False),
@@ -121,7 +121,7 @@ def _to_string(frame: Frame, value: Any) -> str:
 
 
 def _shown_double(value: float) -> str:
-    """As short as it can be; with an exponent only where there would be many zeros."""
+    """Return a number as the shortest text, with an exponent only where there would be many zeros."""
     if value != value:
         return "NaN"
     text = repr(value).removesuffix(".0")
@@ -155,7 +155,7 @@ def _to_bytes(frame: Frame, value: Any) -> bytes:
 
 
 def encoded(function: str, text: str) -> bytes:
-    """The text in UTF-8. Raises EvaluationFailed, in the function's name, if the text has half a character."""
+    """Return the text in UTF-8. Raises EvaluationFailed, which names the function, if the text has a lone surrogate."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -189,7 +189,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def as_timestamp(frame: Frame, value: Any) -> datetime:
-    """`timestamp(…)`: of a text as RFC 3339 has it, or of seconds since 1970."""
+    """Return the value of `timestamp(…)`, from a text in the form of RFC 3339, or from seconds since 1970."""
     frame.spend(2 * _STEPS)
     if type(value) is datetime:
         return value
@@ -203,14 +203,14 @@ def as_timestamp(frame: Frame, value: Any) -> datetime:
             raise EvaluationFailed(f"timestamp: {shown(value)} is no time as 2030-01-31T08:00:00Z is")
         date, time, fraction, offset = match.groups()
         found = datetime.fromisoformat(f"{date}T{time}.{(fraction or '0')[:6]:<06}{offset or '+00:00'}")
-        found.astimezone(UTC)  # It has to be within the years 1 to 9999 there too.
+        found.astimezone(UTC)  # It must be within the years 1 to 9999 in UTC too.
         return found
     except (ValueError, OverflowError) as error:
         raise EvaluationFailed(f"timestamp: {shown(value)}: {error}") from None
 
 
 def as_duration(frame: Frame, value: Any) -> timedelta:
-    """`duration(…)`: of a text as `1h30m` or `0.5s`."""
+    """Return the value of `duration(…)`, from a text like `1h30m` or `0.5s`."""
     frame.spend(2 * _STEPS + (2 * len(value) if isinstance(value, str) else 0))
     if type(value) is timedelta:
         return value
@@ -236,7 +236,7 @@ def as_duration(frame: Frame, value: Any) -> timedelta:
 
 
 def clock_part(frame: Frame, name: str, value: Any, zone: Any = "UTC") -> int:
-    """`getHours()` and its kin: of a time, in UTC or at an offset, or of a whole duration."""
+    """Return the value of `getHours()` and similar functions: of a time, in UTC or at an offset, or of a duration."""
     frame.spend(_STEPS)
     if type(value) is timedelta and name in _LENGTHS and zone == "UTC":
         micros = value // timedelta(microseconds=1)
@@ -255,7 +255,7 @@ def _zone(name: str, given: Any) -> timezone:
         return UTC
     match = _OFFSET.fullmatch(given) if type(given) is str else None
     if match is None or int(match[2]) > 23 or int(match[3]) > 59:
-        # A zone by name would be read from a file, and give something else once that file has changed.
+        # A named zone would be read from a file, and would give another result after that file has changed.
         raise EvaluationFailed(f"{name}: a time zone is an offset from UTC, as +02:00, and not {shown(given)}")
     minutes = int(match[2]) * 60 + int(match[3])
     return timezone(timedelta(minutes=-minutes if match[1] == "-" else minutes))

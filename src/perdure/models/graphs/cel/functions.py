@@ -1,6 +1,6 @@
-"""What expressions may call: CEL's own functions, and those of the usual extensions (texts, numbers, sets, lists).
+"""The functions that expressions may call: CEL's own, and the usual extensions (texts, numbers, sets, lists).
 
-Each takes the frame, and pays for what it does before it does it. Texts are counted in characters (code points).
+Each function takes the frame, and pays for its work before it does it. Texts are counted in characters (code points).
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _BITS: Final = 2**64 - 1
 
 
 class Function:
-    """Something that can be called with so many values. `check` gets the values that are known beforehand."""
+    """A function, with the fewest and the most values that it takes. `check` gets the values that are known
+    beforehand."""
 
     __slots__ = ("call", "check", "fewest", "is_method", "most")
 

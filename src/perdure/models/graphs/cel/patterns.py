@@ -1,4 +1,4 @@
-"""The patterns of `matches`, and what they cost in an evaluation. perdure.values.patterns searches."""
+"""The patterns of `matches`, and their cost in an evaluation. perdure.values.patterns does the search."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from perdure.values.patterns import PatternFailed, Search, automaton
 
 
 def compiled(source: str, frame: Frame | None) -> Search:
-    """A pattern, ready to search. In an evaluation it is paid for once. Raises EvaluationFailed: it is none."""
+    """Return a pattern, ready to search. An evaluation pays for it once. Raises EvaluationFailed if it is not a
+    pattern."""
     if frame is not None and (known := frame.patterns.get(source)) is not None:
         search: Search = known
         return search

@@ -1,6 +1,7 @@
-"""From a text to nodes: CEL's grammar, with bounds on length and nesting, so that no text is too much for what follows.
+"""The parser from a text to nodes, by CEL's grammar. Length and nesting have bounds, so that later stages can handle
+every text.
 
-Chains (`a + b + c`, `a && b && c`) are one node each, however long they are: they nest nothing.
+A chain (`a + b + c`, `a && b && c`) is one node, however long it is. So chains do not nest.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ MACROS: Final = {"all": (2, 2), "exists": (2, 2), "exists_one": (2, 2), "map": (
 
 
 class SyntaxFailed(Exception):
-    """What is wrong with a text, and at which character."""
+    """The syntax error of a text, and the character at which it is."""
 
 
 class Node:
-    """A part of an expression; `depth` is how many are inside each other in it."""
+    """A part of an expression. `depth` is how deep nodes nest in it."""
 
     __slots__ = ("depth",)
 
@@ -73,7 +74,7 @@ class Name(Node):
 
 
 class Select(Node):
-    """`of.field`; as a test: `has(of.field)`."""
+    """`of.field`, or as a test `has(of.field)`."""
 
     __slots__ = ("field", "is_test", "of")
 
@@ -182,7 +183,7 @@ class Token(NamedTuple):
 
 
 def parse(source: str) -> Node:
-    """Raises SyntaxFailed, which says what is wrong and where."""
+    """Return the node of an expression. Raises SyntaxFailed, which says what is wrong and where."""
     if len(source) > LENGTH_MAX:
         raise SyntaxFailed(f"it has {len(source):,} characters, and an expression has at most {LENGTH_MAX:,}")
     parser = _Parser(_tokens(source))
@@ -207,7 +208,7 @@ def _tokens(source: str) -> list[Token]:
 
 
 class _Parser:
-    """By recursive descent. Only what is in brackets, and what follows a `?`, recurses."""
+    """A parser by recursive descent. It recurses only for the parts in brackets, and for the parts after a `?`."""
 
     def __init__(self, tokens: list[Token]) -> None:
         self._tokens = tokens
@@ -231,7 +232,7 @@ class _Parser:
             raise self._unexpected()
 
     def _operators(self) -> Node:
-        """Operands with operators between them: products are put together first, `||` last."""
+        """Return the node of operands with operators between them: products are combined first, `||` last."""
         parts, signs = [self._unary()], []
         while (token := self._tokens[self._at]).text in _PRECEDENCE and token.kind in ("sign", "name"):
             self._at += 1
@@ -255,7 +256,7 @@ class _Parser:
             count -= 1
             self._tokens[self._at] = following._replace(text=f"-{following.text}")
         found = self._member()
-        if count:  # Two of them change nothing, but that what follows has to be fit for them.
+        if count:  # Two signs do not change the value, but check its type.
             found = Unary(sign.text, found)
             found = found if count % 2 else Unary(sign.text, found)
         return found
@@ -356,7 +357,7 @@ class _Parser:
 
 
 def _put_together(parts: list[Node], signs: list[str], level: int) -> tuple[list[Node], list[str]]:
-    """What is left of operands and operators when those of one precedence have become nodes."""
+    """Combine the operators of one precedence into nodes, and return the remaining operands and operators."""
     left: list[Node] = []
     others: list[str] = []
     chain: list[tuple[str, Node]] = []

@@ -1,4 +1,4 @@
-"""CEL's values and operators. Values are JSON's own types, and beside them UInt, bytes, times, durations and types.
+"""CEL's values and operators. Values have JSON's own types, or are UInts, bytes, times, durations or types.
 
 A list or object that an expression makes is a `MadeList` or `MadeMap`. Values of the context are passed on unchanged,
 and never traversed. No operator converts: `1 + 1.0` is an error. Only comparisons take numbers of different types.
@@ -37,7 +37,7 @@ class MadeMap(dict[Any, Any]):
 
 
 class BoolKey:
-    """What stands for true or false as a key, since Python takes `True` for 1."""
+    """True or false as a key, because Python takes `True` for 1."""
 
     __slots__ = ("value",)
 
@@ -82,13 +82,13 @@ _ORDERED: Final = frozenset({str, bytes, bool, datetime, timedelta})
 def name_of(value: Any) -> str:
     """The name of a value's type."""
     name = _NAMES.get(type(value))
-    if name is None:  # a subclass: of those that JSON's decoders make, and users hand in
+    if name is None:  # a subclass of a JSON type, from a decoder or from users
         name = next((_NAMES[base] for base in type(value).__mro__ if base in _NAMES), type(value).__name__)
     return name
 
 
 def shown(value: Any) -> str:
-    """A value in a message: not all of it, nor a number that takes long to be written."""
+    """Return a value as a short text for messages. A number that takes long to write is not shown."""
     if isinstance(value, int) and not INT_MIN <= value <= UINT_MAX:
         return "a number of more than 64 bits"
     if isinstance(value, str | bytes):
@@ -111,7 +111,7 @@ def no_overload(what: str, *values: Any) -> EvaluationFailed:
 
 
 def equal(frame: Frame, one: Any, other: Any, depth: int = 0) -> bool:
-    """Whether two values are equal: numbers by their value, lists and objects by what is in them."""
+    """Return whether two values are equal. Numbers are compared by value, lists and objects by their contents."""
     kind, others = type(one), type(other)
     if kind in _NUMBERS:
         return others in _NUMBERS and bool(one == other)
@@ -143,7 +143,7 @@ def _go_deeper(frame: Frame, count: int, depth: int) -> None:
 
 
 def is_less(frame: Frame, one: Any, other: Any, sign: str = "<") -> bool:
-    """Raises EvaluationFailed: there is no order between the two."""
+    """Return whether one value is less than another. Raises EvaluationFailed if the two have no order."""
     kind, others = type(one), type(other)
     if kind in _NUMBERS and others in _NUMBERS:
         return bool(one < other)
@@ -155,7 +155,7 @@ def is_less(frame: Frame, one: Any, other: Any, sign: str = "<") -> bool:
 
 
 def is_at_most(frame: Frame, one: Any, other: Any, sign: str = "<=") -> bool:
-    """Raises EvaluationFailed: there is no order between the two."""
+    """Return whether one value is at most another. Raises EvaluationFailed if the two have no order."""
     kind, others = type(one), type(other)
     if kind in _NUMBERS and others in _NUMBERS:
         return bool(one <= other)
@@ -163,7 +163,7 @@ def is_at_most(frame: Frame, one: Any, other: Any, sign: str = "<=") -> bool:
 
 
 def contains(frame: Frame, value: Any, container: Any) -> bool:
-    """The operator `in`: of a list's values, or an object's keys."""
+    """Return the result of the operator `in`, for the values of a list or the keys of an object."""
     if isinstance(container, list):
         kind = type(value)
         if kind is str:
@@ -180,11 +180,11 @@ def contains(frame: Frame, value: Any, container: Any) -> bool:
 
 
 class Members:
-    """The values of a list, to be asked for one by one: a set of what can be in one, and a list of the rest."""
+    """The values of a list, for quick look-ups: a set of the simple values, and a list of the others."""
 
     __slots__ = ("_frame", "_others", "_simple")
 
-    def __init__(self, frame: Frame, values: list[Any] = []) -> None:  # noqa: B006 - it is only gone through
+    def __init__(self, frame: Frame, values: list[Any] = []) -> None:  # noqa: B006 - it is only iterated
         self._frame = frame
         self._simple: set[tuple[Any, Any]] = set()
         self._others: list[Any] = []
@@ -192,7 +192,7 @@ class Members:
             self.add(value)
 
     def add(self, value: Any) -> bool:
-        """Whether it is new."""
+        """Add a value, and return whether it is new."""
         key = self._key(value)
         if key is None:
             if self._has(value):
@@ -314,7 +314,7 @@ def negate(value: Any) -> Any:
 
 
 def _checked(value: int) -> int:
-    """Refuse to calculate with a number from outside that has too many digits."""
+    """Return a number from outside. Raises EvaluationFailed if it has too many digits to calculate with."""
     if not INT_MIN <= value <= UINT_MAX:
         raise EvaluationFailed("an overflow: an integer has more than 64 bits")
     return value
@@ -332,7 +332,7 @@ def _time(calculate: Callable[[], Any]) -> Any:
 
 
 def key_of(value: Any) -> Any:
-    """A value as a key of an object. Raises EvaluationFailed."""
+    """Return a value as a key of an object. Raises EvaluationFailed."""
     kind = type(value)
     if kind is str or kind is int or kind is UInt:
         return value
@@ -344,7 +344,7 @@ def key_of(value: Any) -> Any:
 
 
 def key_text(key: Any) -> str:
-    """A key of an object as JSON has it: `true` and `1` are texts there, as in the JSON form of protocol buffers."""
+    """Return a key of an object as in JSON, where `true` and `1` are texts, as in the JSON form of protocol buffers."""
     if type(key) is str:
         return key
     return ("true" if key.value else "false") if type(key) is BoolKey else str(int(key))
@@ -355,7 +355,7 @@ def keys_of(values: dict[Any, Any]) -> Iterator[Any]:
 
 
 def part_of(value: Any, key: Any) -> Any:
-    """`value[key]`. Raises EvaluationFailed: there is no such part."""
+    """Return `value[key]`. Raises EvaluationFailed if that part does not exist."""
     if isinstance(value, dict):
         found = value.get(key_of(key), MISSING)
         if found is MISSING:
@@ -380,8 +380,8 @@ _FREE: Final = 16
 
 class Result:
     """Converts the value of an expression to JSON's own types. Parts that the expression made are traversed, which
-    costs steps. Parts of the context are unchanged, but cost more the more often they occur in the result, since they
-    would occur as often in its JSON."""
+    costs steps. Parts of the context are unchanged. They cost more if they occur often in the result, since its JSON
+    repeats them."""
 
     __slots__ = ("_frame", "_seen", "_sizes")
 
@@ -431,7 +431,8 @@ class Result:
         return found
 
     def _pay(self, value: Any) -> None:
-        """A few parts of the context are free, each once: then they are at most as large as the context itself."""
+        """Pay for a part of the context. A few parts are free, each once: a part is at most as large as the context
+        itself."""
         if id(value) not in self._seen and len(self._seen) < _FREE:
             self._seen.add(id(value))
             return
@@ -441,7 +442,7 @@ class Result:
 
 
 def _size(frame: Frame, value: Any) -> int:
-    """About how large a value is, in steps."""
+    """Return about how large a value is, in steps."""
     size, parts = 0, [value]
     while parts:
         part = parts.pop()

@@ -45,7 +45,7 @@ class Undefined:
 
 
 class Frame:
-    """One rendering: what is left of its budget, its variables, and what it has written."""
+    """One rendering: the rest of its budget, its variables, and the text that it has written."""
 
     __slots__ = ("calls", "chars_left", "depth", "left", "scopes")
 
@@ -63,7 +63,7 @@ class Frame:
             raise TooMuch(f"it takes more than {STEPS_MAX:,} steps; give it less to go through, or have a step do it")
 
     def spend_text(self, chars: int) -> None:
-        """Take what it costs to copy or search so many characters off the budget. Raises TooMuch."""
+        """Take the cost of copying or searching so many characters off the budget. Raises TooMuch."""
         self.spend(1 + chars // CHARS_PER_STEP)
 
     def spend_value(self, value: Any, times: int = 1) -> int:
@@ -98,7 +98,7 @@ class Frame:
         raise RenderingFailed(f"it has lists or objects more than {VALUE_DEPTH_MAX} deep inside each other")
 
     def write(self, out: list[str], text: str) -> None:
-        """Raises TooMuch."""
+        """Write a text, and pay for it. Raises TooMuch."""
         self.chars_left -= len(text)
         if self.chars_left < 0:
             raise TooMuch(f"it writes more than {OUTPUT_CHARS_MAX:,} characters")

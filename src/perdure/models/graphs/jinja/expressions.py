@@ -36,13 +36,13 @@ _CONSTANTS: Final = {"true": True, "True": True, "false": False, "False": False,
 _COMPARED: Final = ("==", "!=", "<", "<=", ">", ">=")
 _SUMS: Final = ("+", "-")
 _PRODUCTS: Final = ("*", "/", "//", "%")
-# A step is what it takes to read a variable: bench/templates.py compares.
+# A step is the time that it takes to read a variable. bench/templates.py compares other costs with it.
 _STEPS_PER_FILTER: Final = 3
 _STEPS_PER_CALL: Final = 5
 
 
 class Names:
-    """What a template names that it does not define itself: paths like `nodes.plan.output`."""
+    """The names that a template uses and does not define itself: paths like `nodes.plan.output`."""
 
     def __init__(self) -> None:
         self.free: set[str] = set()
@@ -71,7 +71,7 @@ class Words(WordReader):
         self._depth = 0
 
     def expression(self) -> Expression:
-        """An expression, with `a if b else c`."""
+        """Read an expression, which may be `a if b else c`."""
         self._deeper()
         value = self._or()
         if self.skip_name("if"):
@@ -82,7 +82,7 @@ class Words(WordReader):
         return value
 
     def without_choice(self) -> Expression:
-        """An expression up to an `if`, which is somebody else's."""
+        """Read an expression up to an `if`, which belongs to the statement around it."""
         return self._or()
 
     def tuple_or_expression(self) -> Expression:
@@ -221,7 +221,8 @@ class Words(WordReader):
         return _object(pairs)
 
     def _postfix(self, value: Expression, path: list[str] | None, begin: int, *, is_bare: bool = False) -> Expression:
-        """What follows a value: fields, calls, filters, tests. `path` is that which names it, as long as one does."""
+        """Read the fields, calls, filters and tests after a value. `path` is the path that names the value, as long as
+        there is one."""
         line = line_of(self.source, begin)
         for _ in range(_POSTFIX_MAX):
             if self.skip_op("."):
@@ -305,7 +306,7 @@ class Words(WordReader):
         return _method_call(value, name, given, named, self._since(begin), line)
 
     def filtered(self, value: Expression) -> Expression:
-        """A filter, whose name comes next, of a value."""
+        """Read a filter, whose name comes next, and apply it to a value."""
         name = self.need_name()
         if name not in FILTERS:
             raise SyntaxWrong(f"line {line_of(self.source, self.next.begin)}: there is no filter {name!r}")

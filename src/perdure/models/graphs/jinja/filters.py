@@ -1,5 +1,4 @@
-"""Filters, tests, functions and methods: what a template calls by name. Each pays for what it does before it does
-it."""
+"""The filters, tests, functions and methods that a template calls by name. Each pays for its work before it does it."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ def _filter(*names: str) -> Callable[[Filter], Filter]:
 
 
 def _text(frame: Frame, value: Any) -> str:
-    """A value as a text that something is made of."""
+    """Return a value as a text for further processing."""
     text = text_of(frame, value)
     frame.spend_text(len(text))
     return text
@@ -118,7 +117,7 @@ _filter("trim")(_stripped(str.strip))
 
 
 def _searched(frame: Frame, value: Any, wanted: Any) -> tuple[str, str]:
-    """A text and what is looked for in it, once a search through all of it is paid for."""
+    """Return a text and the part to search for, after paying for a search through the whole text."""
     text, part = _text(frame, value), _text(frame, wanted)
     frame.spend_text(search_chars(text, part))
     return text, part
@@ -175,7 +174,7 @@ def _split(frame: Frame, value: Any, by: Any = None, most: Any = None) -> list[s
     if separator == "":
         frame.spend(len(text))
         return list(text)
-    # There are never more parts than are left of the budget and one: that one is too many.
+    # At most one part more is made than the rest of the budget can pay. With that part the budget is exceeded.
     found = text.split(separator, min(most, frame.left) if most >= 0 else frame.left)
     frame.spend(len(found))
     return found
@@ -210,7 +209,7 @@ def _quoted(frame: Frame, value: Any) -> str:
 
 @_filter("format")
 def _format(frame: Frame, value: Any, *given: Any) -> str:
-    """As Python's %, without widths: `%s`, `%d`, `%f`, `%.2f`, `%x`, `%%`."""
+    """Format like Python's %, without widths: `%s`, `%d`, `%f`, `%.2f`, `%x`, `%%`."""
     text, out, at, rest = _text(frame, value), [], 0, list(given)
     frame.spend(2 * text.count("%"))
     while (found := text.find("%", at)) >= 0:
@@ -297,7 +296,7 @@ def _float(frame: Frame, value: Any, default: Any = MISSING) -> float:
 
 
 def _else(frame: Frame, default: Any, value: Any, wanted: str) -> Any:
-    """What stands for a value that is none of those wanted. Raises RenderingFailed if nothing does."""
+    """Return the default for a value of a wrong kind. Raises RenderingFailed if there is no default."""
     if default is MISSING:
         raise RenderingFailed(f"{shown(value)} is no {wanted}")
     frame.spend(_ERROR_STEPS)
@@ -360,14 +359,14 @@ def _join(frame: Frame, value: Any, by: Any = "", attribute: Any = None) -> str:
     items = items_in(frame, value)
     if attribute is not None:
         items = [_get(frame, one, attribute) for one in items]
-    frame.spend(sum(not isinstance(one, str) for one in items))  # To write a number takes much longer than to copy it.
+    frame.spend(sum(not isinstance(one, str) for one in items))  # Writing a number takes longer than copying it.
     by, texts = _text(frame, by), [text_of(frame, one) for one in items]
     frame.spend_text(sum(map(len, texts)) + len(by) * len(texts))
     return str(by).join(texts)
 
 
 def _get(frame: Frame, value: Any, path: Any, default: Any = MISSING) -> Any:
-    """What a path like `a.b` leads to in a value."""
+    """Return the part of a value at a path like `a.b`."""
     if isinstance(path, int):
         found = item(need(value), path)
     else:

@@ -34,7 +34,7 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "
 
 
 class Word(Struct, frozen=True):
-    """`kind` is float, int, name, string or op, or end for what comes after the last one."""
+    """A word of a tag. `kind` is float, int, name, string or op. After the last word comes a word of kind end."""
 
     kind: str
     text: str
@@ -44,7 +44,7 @@ class Word(Struct, frozen=True):
 
 
 class Tag(Struct, frozen=True):
-    """What is between {{ and }} (`kind` "show"), or {% and %} ("do"); or a text, whose only word is that text."""
+    """A tag: the words between {{ and }} (`kind` "show") or {% and %} ("do"). Or a text, which is its only word."""
 
     kind: str
     words: list[Word]
@@ -62,7 +62,7 @@ def _breaks(source: str) -> list[int]:
 
 
 def tags_of(source: str) -> Iterator[Tag]:
-    """Raises SyntaxWrong."""
+    """Yield the tags and texts of a template. Raises SyntaxWrong."""
     at, strip_next, count = 0, False, 0
     while True:
         found = _TAG.search(source, at)

@@ -49,7 +49,7 @@ class Compiled:
         self.names: frozenset[str] = frozenset(parsing.names.free)
 
     def render(self, values: Mapping[str, Any]) -> str:
-        """Raises RenderingFailed."""
+        """Return the rendered text. Raises RenderingFailed."""
         frame, out = Frame(values), list[str]()
         _run(self._statements, frame, out)
         return "".join(out)
@@ -69,7 +69,7 @@ class _Parsing:
         return statements
 
     def _until(self, ends: tuple[str, ...]) -> tuple[list[Statement], str]:
-        """The statements up to one of these words, and which one it is."""
+        """Return the statements up to one of these words, and the word."""
         self._depth += 1
         if self._depth > _NESTING_MAX:
             raise SyntaxWrong(f"there are more than {_NESTING_MAX} statements inside each other")
@@ -126,7 +126,7 @@ class _Parsing:
                 raise words.wrong(f"{name!r} is no statement here; there are {_KNOWN}")
 
     def _body(self, name: str) -> list[Statement]:
-        """What is between a statement and its end, with names of its own."""
+        """Return the statements between a statement and its end, which have names of their own."""
         self.names.enter()
         statements, _ = self._until(_FOLLOWING[name])
         if name == "block" and self._words is not None and self._words.next.kind == "name":
@@ -151,7 +151,7 @@ class _Parsing:
     def _for(self, words: Words) -> Statement:
         targets = self._targets(words)
         words.need_name("in")
-        # The condition sees the targets, the list does not; `if` behind the list is the loop's.
+        # The condition sees the targets, and the list does not. An `if` behind the list belongs to the loop.
         items = words.without_choice()
         self.names.enter()
         for target in (*targets, "loop"):
@@ -202,7 +202,7 @@ class _Parsing:
         return lambda frame, _: _assign(frame.scopes[-1], targets, need(value(frame)), frame)
 
     def _captured(self, words: Words) -> Expression:
-        """The text that is written up to the end of the block, through filters if there are any."""
+        """Return the text that is written up to the end of the block, passed through the filters if there are any."""
         value, put = _held()
         while words.skip_op("|"):
             value = words.filtered(value)
@@ -335,19 +335,20 @@ def _leave(*, is_break: bool) -> Statement:
 
 
 def _written(statements: list[Statement], frame: Frame) -> str:
-    """What statements write, which is not written anywhere yet."""
+    """Return the text that statements write, without adding it to the output."""
     out: list[str] = []
     frame.scopes.append({})
     try:
         _run(statements, frame, out)
     finally:
         frame.scopes.pop()
-    frame.chars_left += sum(map(len, out))  # It counts when it is shown; that it was made, the steps count.
+    frame.chars_left += sum(map(len, out))  # It counts when it is shown. The steps already paid for making it.
     return "".join(out)
 
 
 def _held() -> tuple[Expression, Callable[[Frame, str, Expression], Any]]:
-    """A value that is known only when the block in front of which it stands has been run."""
+    """Return a placeholder for the text of a block, which is known only after the block has run, and a function to fill
+    it."""
     name = " captured"  # no name that a source could have
 
     def put(frame: Frame, text: str, value: Expression) -> Any:
@@ -459,7 +460,7 @@ def _loop(
 
 
 class _LoopFields:
-    """What `loop` has, made when it is asked for."""
+    """The fields of `loop`, computed on demand."""
 
     __slots__ = ("_depth", "_index", "_items")
 

@@ -1,7 +1,7 @@
-"""What values are as texts, how they are compared and calculated with, and what can be looked up in them.
+"""Values of templates: their texts, comparisons, arithmetic and parts.
 
-Values are JSON's own, tuples, and what the template makes: namespaces, loops, macros. Each function pays for what it
-does before it does it.
+Values are JSON's own, tuples, and the values that the template makes: namespaces, loops, macros. Each function pays for
+its work before it does it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MISSING: Final[Any] = object()
 
 
 class Function:
-    """What a template can call: a macro, a loop that goes around again, or one of the functions that there are."""
+    """A function that a template can call: a macro, a recursive loop, or a built-in function."""
 
     __slots__ = ("call", "name")
 
@@ -30,7 +30,7 @@ class Function:
 
 
 class Fields:
-    """An object that is none of JSON's: a namespace, whose fields can be set, or what `loop` is."""
+    """An object that is not a JSON value: a namespace, whose fields can be set, or `loop`."""
 
     __slots__ = ("call", "fields", "name")
 
@@ -41,7 +41,7 @@ class Fields:
 
 
 def need(value: Any) -> Any:
-    """The value. Raises RenderingFailed if there is none."""
+    """Return the value. Raises RenderingFailed if it is missing."""
     if isinstance(value, Undefined):
         raise value.failure()
     return value
@@ -64,7 +64,7 @@ def kind_of(value: Any) -> str:
 
 
 def text_of(frame: Frame, value: Any) -> str:
-    """What is written for a value. Raises RenderingFailed, TooMuch."""
+    """Return the text of a value. Raises RenderingFailed, TooMuch."""
     if isinstance(value, str):
         return value
     need(value)
@@ -87,7 +87,7 @@ def truth(value: Any) -> bool:
 
 
 def attribute(value: Any, name: str) -> Any:
-    """What is there under a name; MISSING."""
+    """Return the field of a value by its name, or MISSING."""
     if isinstance(value, Mapping):
         return value.get(name, MISSING)
     if isinstance(value, Fields):
@@ -96,7 +96,7 @@ def attribute(value: Any, name: str) -> Any:
 
 
 def item(value: Any, key: Any) -> Any:
-    """What is there under a key; MISSING."""
+    """Return the part of a value by its key, or MISSING."""
     need(key)
     if isinstance(value, list | tuple | str):
         if isinstance(key, int) and not isinstance(key, bool) and -len(value) <= key < len(value):
@@ -127,7 +127,7 @@ def _index(value: Any) -> int:
 
 
 def items_in(frame: Frame, value: Any) -> list[Any]:
-    """What there is to go through. Raises RenderingFailed."""
+    """Return the items of a value. Raises RenderingFailed."""
     need(value)
     if isinstance(value, list | tuple | str | Mapping):
         frame.spend(len(value))
@@ -192,7 +192,7 @@ def is_less(frame: Frame, left: Any, right: Any) -> bool:
 
 
 def calculated(frame: Frame, operator: str, left: Any, right: Any) -> Any:
-    """Raises RenderingFailed, TooMuch."""
+    """Return the result of an arithmetic operator. Raises RenderingFailed, TooMuch."""
     kinds = kind_of(need(left)), kind_of(need(right))
     if operator == "+" and kinds == ("string", "string"):
         return concatenated(frame, [left, right])

@@ -1,4 +1,4 @@
-"""Going through the words of a template's tag."""
+"""A reader of the words of a template's tag."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from perdure.models.graphs.jinja.lexer import Word, line_of
 
 
 class WordReader:
-    """The words of one tag, gone through from the left."""
+    """Reads the words of one tag, from the left."""
 
     def __init__(self, source: str, words: list[Word]) -> None:
         self.source = source

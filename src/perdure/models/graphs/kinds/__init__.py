@@ -1,4 +1,4 @@
-"""The kinds of node. One class per kind: its fields, and the work that it prepares. base.py has what all kinds share.
+"""The kinds of node. One class per kind: its fields, and the work that it prepares. base.py has the common parts.
 
 A node can be a function or an operation's step (function.py), a task for a person or a remote worker (tasks.py), a wait
 for an event or a time (waits.py), a child workflow (workflow.py), a call of a language model (llm.py), of a server

@@ -27,10 +27,10 @@ class Action(Kind, frozen=True, kw_only=True, tag="action"):
     """Executes a record of kind "action". `action` is its name, for the newest version at the run's first use, or names
     a version (`notify@2`).
 
-    The record is a node, such as `{"kind": "http", "url": "input.url"}`, without `output` and error handling, which are
-    this node's. Its expressions see what this node's `input` maps, as `input`, and nothing else. `timeout` and `retry`
-    of this node override the record's. The record can call only steps and workflows that are imported or were passed
-    in, so the author of a record cannot run arbitrary code.
+    The record is a node, such as `{"kind": "http", "url": "input.url"}`, without `output` and error handling, which
+    this node has. The record's expressions see the values that this node's `input` maps, as `input`, and nothing else.
+    `timeout` and `retry` of this node override the record's. The record can call only steps and workflows that are
+    imported or were passed in, so the author of a record cannot run arbitrary code.
     """
 
     action: Annotated[str, Meta(min_length=1)]

@@ -40,8 +40,8 @@ class Artifact(Kind, frozen=True, kw_only=True, tag="artifact"):
     of a `template`. `name` is a template too. Both can use the names in `input`, fields of the run's input, and the
     roots of the context.
 
-    The commit in which the run succeeds publishes it; otherwise it is never published. The result is {name, type,
-    media_type, size, digest}. The node costs no commit.
+    The commit in which the run succeeds publishes the artifact. If the run does not succeed, it is never published. The
+    result is {name, type, media_type, size, digest}. The node costs no commit.
     """
 
     name: str

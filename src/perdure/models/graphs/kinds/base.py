@@ -1,9 +1,9 @@
-"""What all kinds of node have in common: their fields, and what they request from the runner.
+"""The base of all kinds of node: their common fields, and their interface to the runner.
 
 A kind is a part of the definition: a struct whose tag is its name. When the graph is built, `prepare` makes the work of
 its node: it looks names up and parses expressions once. `begin` starts the work for one token, and returns a value
-(`Done`, `Ended`), a future of a step, or a coroutine that the runner makes a task of. A coroutine itself requests what
-it waits for, since it may be ended before it has begun, and must leave nothing behind.
+(`Done`, `Ended`), a future of a step, or a coroutine that the runner makes a task of. A coroutine makes its own
+requests after it has begun, because it may be ended before that, and must then leave nothing behind.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ K = TypeVar("K", bound="type[Kind]")
 
 
 class Done(Struct, frozen=True):
-    """A result that is available at once. It needs no journal entry, since every replay gives the same."""
+    """A result that is available at once. It needs no journal entry, since every replay gives the same result."""
 
     value: Any
 
@@ -59,7 +59,7 @@ class Task:
 
 
 class Work(Protocol):
-    """What a node does."""
+    """The work of a node."""
 
     def begin(self, task: Task) -> Done | Ended | asyncio.Future[Any] | Coroutine[Any, Any, Any]:
         """Begin the work for one token. An exception is the node's failure."""
@@ -83,11 +83,11 @@ class Preparing:
         self.graph = graph
         self.node = node
         self.place = place or f"graph {graph!r}, node {node!r}"
-        self.roots = roots  # what expressions may name
+        self.roots = roots  # the roots that expressions may name
         self.input_fields = input_fields  # the fields of the run's input, if they are known
         self.expressions: list[Expression] = []
-        self.knows = knows  # whether something was handed in under this name
-        self.look_up = resolve  # what a reference stands for, at a place
+        self.knows = knows  # whether an object was passed in under this name
+        self.look_up = resolve  # returns the object of a reference, at a place
         self.may_start = may_start  # whether the graph may start a program: it and its arguments
 
     def resolve(self, reference: str, field: str) -> Any:
@@ -136,8 +136,11 @@ class Preparing:
 
 
 class Kind(Spec, frozen=True, kw_only=True, tag_field="kind"):
-    """The fields of every node. `input` maps the node's parameters to expressions; `output` maps places in the context
-    (`state.…`, `output.…`) to expressions, which see the result as `nodes.<its name>`."""
+    """The fields of every node.
+
+    `input` maps the node's parameters to expressions. `output` maps places in the context (`state.…`, `output.…`) to
+    expressions, which see the result as `nodes.<its name>`.
+    """
 
     description: str = ""
     input: Any = None
@@ -152,7 +155,7 @@ class Kind(Spec, frozen=True, kw_only=True, tag_field="kind"):
         """Return the node's work. Raises InvalidDefinition, with the place."""
 
     def policy(self, otherwise: Retry, about: Preparing) -> Retry:
-        """Return the node's own retry policy, or that of its step. Raises InvalidDefinition."""
+        """Return the node's own retry policy, or the policy of its step. Raises InvalidDefinition."""
         return otherwise if self.retry is None else retry_of(self.retry, about)
 
     def refuse(self, about: Preparing, *fields: Literal["input", "retry", "timeout"]) -> None:
@@ -234,7 +237,8 @@ class PlainReader(Reader):
 
 
 class StepResultReader(PlainReader):
-    """Does the same for a step's result. Returns a Brought if the result includes what the step has staged."""
+    """Does the same for a step's result. Returns a Brought if the result includes artifacts that the step has
+    staged."""
 
     __slots__ = ()
 

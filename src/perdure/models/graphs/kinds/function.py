@@ -24,8 +24,9 @@ _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 class Function(Kind, frozen=True, kw_only=True, tag="function"):
     """Calls a step, or any function as one: `function` refers to it (`package.module:name`).
 
-    Its parameters are those that `input` maps, and fields of the run's input of the same name; one called `input` gets
-    the whole. With a single expression for `input` it is the only parameter, or an object with all of them.
+    Its arguments are the values that `input` maps, and fields of the run's input with the names of parameters. A
+    parameter called `input` gets the whole input. If `input` is a single expression, its value is the only argument, or
+    an object with all arguments.
     """
 
     function: str
@@ -48,7 +49,7 @@ def add_kind(name: str, executor: Callable[..., Any]) -> type[Kind]:
     """Register a kind of node of this name, which runs `executor`, a step or a function. `input` maps its parameters.
     Returns the class, to be passed to `Graph.node`: `graph.node("find", sql(input={…}))`.
 
-    Raises InvalidDefinition if there is already such a kind.
+    Raises InvalidDefinition if a kind of this name exists.
     """
     if name in KINDS:
         raise InvalidDefinition(f"there is a kind of node {name!r} already")
@@ -115,7 +116,7 @@ class Arguments:
     __slots__ = ("_by_name", "_collector", "_mapped", "_names", "_only", "_place")
 
     def __init__(self, parts: Any, about: Preparing, signature: Signature) -> None:
-        """Raises InvalidDefinition: a name is mapped that is no parameter, or one has no value."""
+        """Raises InvalidDefinition if a mapped name is not a parameter, or if a parameter has no value."""
         parameters = signature.parameters
         self._place = f"{about.place}, input"
         self._names = [p.name for p in parameters if p.kind not in _COLLECTING]
@@ -135,7 +136,7 @@ class Arguments:
                     raise about.wrong("input", f"nothing is mapped to {name!r}, and the graph's input has {has}")
 
     def text(self, task: Task, payload_max: int) -> str:
-        """As JSON, of at most so many bytes. Raises ExpressionFailed, UnstorableValue."""
+        """Return the arguments as JSON, of at most so many bytes. Raises ExpressionFailed, UnstorableValue."""
         return to_text(self.values(task), f"the input of {task.place}", payload_max)
 
     def values(self, task: Task) -> dict[str, Any]:

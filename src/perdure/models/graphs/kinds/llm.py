@@ -46,19 +46,20 @@ class Llm(Kind, frozen=True, kw_only=True, tag="llm"):
     input, and the roots of the context, as `{{ nodes.plan.output }}`. A missing value is an error, never an empty text.
 
     With a `schema` (a JSON Schema, or a reference to a type) the answer is JSON that fits it. An answer that does not
-    fit is sent back with what is wrong, up to `repairs` times. `strict` asks the server to enforce the schema too.
+    fit is sent back to the model with the error, up to `repairs` times. `strict` asks the server to enforce the schema
+    too.
 
     `base_url` is by default OPENAI_BASE_URL of the engine's environment, or OpenAI. `secret` is the name of the key,
     never the key. `options` are further fields of the request. With `stream` the answer is appended to the run's stream
-    of this name while it comes, as items {node, repair, index, text}; index 0 begins an answer again.
+    of this name while it comes, as items {node, repair, index, text}. An item with index 0 begins an answer anew.
 
     An attempt fails if the server sends nothing for `stall_timeout` seconds, or if it takes longer than
     `attempt_timeout`. `timeout` bounds all attempts together. A Retry-After counts if it is longer than the pause of
     the retry policy.
 
-    `profile` names a record of kind "model" (`fast`, or `fast@2` for a version), and `prompt_spec` one of kind
-    "prompt": they give the fields that the node itself leaves out. `examples` come before the prompt, as if they had
-    been asked and answered.
+    `profile` names a record of kind "model" (`fast`, or `fast@2` for a version), and `prompt_spec` names a record of
+    kind "prompt". These records give the fields that the node itself leaves out. `examples` come before the prompt, as
+    if they had been asked and answered.
     """
 
     model: Annotated[str, Meta(min_length=1)] | None = None
@@ -283,7 +284,7 @@ class Answering:
             ]
 
     def _checked(self, text: str) -> tuple[Any, str | None]:
-        """Return the output, and what is wrong with it."""
+        """Return the output, and the error in it, if there is one."""
         if self._reader is None:
             return text, None
         try:

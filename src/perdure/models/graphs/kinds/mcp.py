@@ -75,7 +75,7 @@ class Mcp(Kind, frozen=True, kw_only=True, tag="mcp"):
 
 
 def _quoted(text: str) -> str:
-    """An expression for a text."""
+    """Return an expression for a text."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
     return f"'{escaped}'"
 
@@ -135,7 +135,7 @@ async def _transport(stack: AsyncExitStack, url: str | None, command: list[str],
 
 
 def _leaf(error: BaseException) -> BaseException:
-    """The error that matters in a group of them."""
+    """Return the error that matters in a group of errors."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

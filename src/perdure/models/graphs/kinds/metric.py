@@ -1,4 +1,4 @@
-"""Nodes that append a metric to a stream of the run, committed once with what follows."""
+"""Nodes that append a metric to a stream of the run, committed once with the run's next requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perdure.values.json import to_text
 @kind
 class Metric(Kind, frozen=True, kw_only=True, tag="metric"):
     """Appends a metric to the run's `stream` as {name, value, unit, attributes, node}, exactly once, in the commit of
-    what the run does next. `value` is an expression for a number, `attributes` are expressions by name. The node costs
+    the run's next requests. `value` is an expression for a number, `attributes` are expressions by name. The node costs
     no commit, and the metric is its result."""
 
     name: Annotated[str, Meta(min_length=1)]

@@ -33,7 +33,7 @@ class SetWork:
 
     @property
     def targets(self) -> list[str]:
-        """Where it writes."""
+        """Return the places that it writes to."""
         return list(self._values)
 
     def begin(self, task: Task) -> Done:

@@ -1,4 +1,4 @@
-"""What kinds that refer to records have in common."""
+"""The common parts of kinds that refer to records."""
 
 from __future__ import annotations
 

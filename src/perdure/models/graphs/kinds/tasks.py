@@ -41,8 +41,8 @@ class Human(Kind, frozen=True, kw_only=True, tag="human"):
     """A form for a person: a task of this queue, answered with `engine.tasks.answer`. The answer is the node's result.
     It must fit `schema`, a JSON Schema or a reference to a type.
 
-    `input` is what the person sees. `queue` and `title` are templates. If nobody has answered within the `timeout`, the
-    node fails with GraphTimedOut, or its result is `on_timeout`, a mapping of expressions.
+    The person sees the values of `input`. `queue` and `title` are templates. If nobody has answered within the
+    `timeout`, the node fails with GraphTimedOut, or its result is `on_timeout`, a mapping of expressions.
     """
 
     queue: str = "human"
@@ -61,9 +61,9 @@ class Remote(Kind, frozen=True, kw_only=True, tag="remote"):
     …, "context_updates": {"state.x": …}, "staged_artifacts": [{"name": …, "value": …}]}`. Each field is optional.
 
     `result` is the node's result, and must fit `schema`. The updates are written to the context; in a branch they
-    belong to the branch until its join. The artifacts are staged for the run. `input` is what the worker gets; `queue`
-    and `title` are templates. If a worker gives up for good, the node fails with TaskFailed. `timeout` and `on_timeout`
-    are as for a human node.
+    belong to the branch until its join. The artifacts are staged for the run. The worker gets the values of `input`.
+    `queue` and `title` are templates. If a worker gives up for good, the node fails with TaskFailed. `timeout` and
+    `on_timeout` are as for a human node.
     """
 
     queue: str
@@ -86,7 +86,7 @@ class Staging(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a worker answers."""
+    """The answer of a worker."""
 
     result: Any = None
     context_updates: dict[Target, Any] = field(default_factory=dict)

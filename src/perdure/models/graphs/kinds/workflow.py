@@ -33,9 +33,9 @@ class Child(Kind, frozen=True, kw_only=True, tag="workflow"):
     the child fails, the node fails, unless `on_failure` is "catch": then the result is {"error": …}. If the `timeout`
     passes, the child is cancelled.
 
-    `name_from` is an expression for the name, `version_from` one for the version. Without a version it is that of the
-    living engine that registered last. The look-up is a step, so a run keeps what it found. If no living engine has the
-    workflow, the node fails with UnknownWorkflow.
+    `name_from` is an expression for the name, and `version_from` an expression for the version. Without a version, the
+    version of the living engine that registered last is used. The look-up is a step, so a run keeps its result. If no
+    living engine has the workflow, the node fails with UnknownWorkflow.
     """
 
     workflow: str = ""
@@ -135,7 +135,7 @@ class ChildWork:
 
 
 class ChosenWork(ChildWork):
-    """A child whose workflow is known when the node begins, and not before."""
+    """A child whose workflow is known only when the node begins."""
 
     __slots__ = ("_name", "_version")
 
@@ -181,7 +181,7 @@ class Choice:
 
 
 async def _look_up(name: str, version: str | None, place: str) -> Chosen:
-    """Raises UnknownWorkflow, InvalidArguments."""
+    """Look up the version and the model of a workflow. Raises UnknownWorkflow, InvalidArguments."""
     catalogue = current_step().resource(Catalogue)
     try:
         if version is None:
@@ -208,7 +208,7 @@ _LOOKING_UP: Step[Any, Any] = Step(
 
 
 def _text(source: Expression, task: Task, *, empty: bool = False) -> str:
-    """A name or a version. Raises ExpressionFailed."""
+    """Return a name or a version from an expression. Raises ExpressionFailed."""
     value = source.evaluate(task.view)
     try:
         return value if empty and value == "" else checked_text(value, "a workflow's name or version")
