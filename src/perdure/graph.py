@@ -32,7 +32,7 @@ from perdure.models.graphs.network import Network
 from perdure.models.graphs.records import Example, ModelProfile, PromptSpec
 from perdure.models.graphs.secrets import Secrets
 from perdure.models.graphs.spec import END, TERMINATE, GraphLimits
-from perdure.models.graphs.stored import DefinitionView
+from perdure.models.graphs.stored_definitions import DefinitionView
 from perdure.models.graphs.token_views import GraphEvent, GraphEvents, GraphToken, JoinTokens, NodeTokens, TokensView
 
 __all__ = [

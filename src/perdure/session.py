@@ -32,7 +32,7 @@ from perdure.kernel.rows import Engine as EngineRow
 from perdure.models.common.transactions import holds_writer
 from perdure.models.cooperation.handler_registry import HandlerRegistry
 from perdure.models.cooperation.live_run import LiveOperation
-from perdure.models.cooperation.rows import RowCodec
+from perdure.models.cooperation.row_codec import RowCodec
 from perdure.models.cooperation.runner import OperationRunner
 from perdure.models.cooperation.token_cancellation import TokenMembers
 from perdure.models.cooperation.versions import Operations

@@ -20,7 +20,7 @@ from perdure.models.cooperation.define import Operation
 from perdure.models.cooperation.message_events import EventType, Message, MessageEvent
 from perdure.models.cooperation.moves import NewRun
 from perdure.models.cooperation.return_values import ReturnValue
-from perdure.models.cooperation.rows import RowCodec
+from perdure.models.cooperation.row_codec import RowCodec
 from perdure.models.cooperation.topics import Topic
 from perdure.models.functions.define import RunCall, Workflow
 from perdure.ports import PlainCodec, Store

@@ -24,7 +24,7 @@ from perdure.models.cooperation.failures import (
     to_failure,
     within_levels,
 )
-from perdure.models.cooperation.rows import RowCodec
+from perdure.models.cooperation.row_codec import RowCodec
 from perdure.ports import PlainCodec
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource

@@ -21,7 +21,7 @@ from perdure.models.cooperation.live_run import LiveOperation
 from perdure.models.cooperation.machine import next_move
 from perdure.models.cooperation.notifications import Notifications
 from perdure.models.cooperation.progress import Window
-from perdure.models.cooperation.rows import RowCodec
+from perdure.models.cooperation.row_codec import RowCodec
 from perdure.models.cooperation.turns import BEGUN_AT_ONCE_MAX
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource

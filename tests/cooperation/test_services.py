@@ -20,7 +20,7 @@ from perdure.client import Client
 from perdure.engine import AnyClient
 from perdure.errors import ScopeFailed, StoreBusy
 from perdure.models.cooperation.message_events import EventType, State, state_of
-from perdure.models.cooperation.rows import RowCodec
+from perdure.models.cooperation.row_codec import RowCodec
 from perdure.ports import PlainCodec, Store
 from perdure.storage import open_store
 from perdure.testing import check_store

@@ -23,7 +23,7 @@ from perdure.models.cooperation.failures import as_stored, placed
 from perdure.models.cooperation.live_run import LiveOperation
 from perdure.models.cooperation.message_events import EventType, MessageEvent, in_order, state_of
 from perdure.models.cooperation.progress_fold import Folding
-from perdure.models.cooperation.rows import RowCodec
+from perdure.models.cooperation.row_codec import RowCodec
 from perdure.ports import PlainCodec
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource

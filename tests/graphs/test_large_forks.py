@@ -11,7 +11,7 @@ import pytest
 from perdure.errors import LimitExceeded, RunFailed
 from perdure.graph import Graph, GraphLimits, all_of, any_of, assign, collect, timer, wait
 from perdure.models.functions.loop import WorkflowLoop
-from perdure.models.graphs import flow, runner
+from perdure.models.graphs import runner, token_moves
 from perdure.models.graphs.machine import Machine
 from perdure.models.graphs.rules_versions import PIECES_RULES
 from perdure.testing import Environment, run_with_crashes
@@ -22,7 +22,7 @@ PIECE = 4
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow, "BRANCHES_AT_ONCE_MAX", PIECE)
+    monkeypatch.setattr(token_moves, "BRANCHES_AT_ONCE_MAX", PIECE)
     monkeypatch.setattr(runner, "BEGUN_AT_ONCE_MAX", PIECE)
     monkeypatch.setattr(runner, "ROUTED_AT_ONCE_MAX", PIECE)
 
@@ -171,7 +171,7 @@ async def test_what_is_told_of_a_large_fork_is_complete(source: StoreSource) -> 
 
 async def test_runs_that_began_by_earlier_rules_go_on_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their journals have no entries for pieces."""
-    monkeypatch.setattr(flow, "BRANCHES_AT_ONCE_MAX", PIECE)
+    monkeypatch.setattr(token_moves, "BRANCHES_AT_ONCE_MAX", PIECE)
     machine = Machine(spread("earlier", all_of()).build()._draft.built(), list(range(20)), PIECES_RULES - 1)
     (first,) = machine.begin().run
     assert len(machine.completed(first.id, None).run) == 20

@@ -198,7 +198,7 @@ class Story:
         for key, _ in decided.timers:
             assert key not in self.timers
             self.timers.add(key)
-        assert self.timers == set(self.machine._flow.joins.timed)
+        assert self.timers == set(self.machine._moves.joins.timed)
         for token in decided.run:
             assert token.id not in self.open
             self.open[token.id] = token

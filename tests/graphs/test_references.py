@@ -14,7 +14,7 @@ from perdure import step, workflow
 from perdure.errors import InvalidDefinition, RunFailed
 from perdure.graph import Graph, action, all_of, assign, reduce_with
 from perdure.models.graphs.kinds.mcp import _call as mcp_step
-from perdure.models.graphs.stored import StoredDefinition
+from perdure.models.graphs.stored_definitions import StoredDefinition
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
 
@@ -106,7 +106,7 @@ def started(*parts: str) -> dict[str, Any]:
 OWN_STEPS = [
     "perdure.models.graphs.kinds.mcp:_call",
     "perdure.models.graphs.kinds.http:_request",
-    "perdure.models.graphs.stored:_anything",
+    "perdure.models.graphs.stored_definitions:_anything",
     f"{HERE}:borrowed",
 ]
 borrowed = mcp_step

@@ -21,7 +21,7 @@ from perdure.models.functions.context import require_loop
 from perdure.models.functions.publications import add_output_nowait
 from perdure.models.graphs import define
 from perdure.models.graphs.runner import interpret
-from perdure.models.graphs.stored import KEY
+from perdure.models.graphs.stored_definitions import KEY
 from perdure.ports import Store
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing import CRASH_POINTS, Environment, Fault, run_with_crashes

@@ -23,7 +23,7 @@ from perdure.values.checks import checked_text
 
 if TYPE_CHECKING:
     from perdure.models.graphs.define import Graph
-    from perdure.models.graphs.stored import DefinitionView, StoredDefinition
+    from perdure.models.graphs.stored_definitions import DefinitionView, StoredDefinition
     from perdure.models.graphs.token_views import GraphEvents, TokensView
     from perdure.models.graphs.trace import Trace
 
@@ -80,7 +80,7 @@ async def drawing_of(
 
 async def definition_of(session: Session, run_id: str) -> DefinitionView:
     """Return the definition that a run was started or last retried with. Raises RunNotFound, Misuse."""
-    from perdure.models.graphs.stored import DefinitionView
+    from perdure.models.graphs.stored_definitions import DefinitionView
 
     run, digest, _ = await _graph_run(session, run_id)
     code = _code(session, run)
@@ -190,7 +190,7 @@ def _unknown(run: Run) -> Misuse:
 async def _digest(session: Session, run_id: str, journal: Journal) -> str | None:
     """Return the digest of the definition that a run was started or last retried with, or None if none is stored."""
     from perdure.models.functions.definition_outlines import read, split
-    from perdure.models.graphs.stored import KEY
+    from perdure.models.graphs.stored_definitions import KEY
 
     for entry in split(journal[1])[0][:1]:  # The newest comes first.
         if digest := read(session.codec.decode(entry.value or "")).digest:
@@ -201,7 +201,7 @@ async def _digest(session: Session, run_id: str, journal: Journal) -> str | None
 
 async def _stored_definition(session: Session, run: Run, digest: str) -> StoredDefinition:
     """Raises Misuse."""
-    from perdure.models.graphs.stored import RECORD_KIND, StoredDefinition
+    from perdure.models.graphs.stored_definitions import RECORD_KIND, StoredDefinition
 
     found = await session.caller_store.record(RECORD_KIND, digest, None)
     if found is None:

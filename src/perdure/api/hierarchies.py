@@ -28,7 +28,7 @@ from perdure.models.cooperation.message_events import MessageEvent
 from perdure.models.cooperation.moves import NewRun, OperationRun
 from perdure.models.cooperation.notifications import asking
 from perdure.models.cooperation.rollback import roll_back
-from perdure.models.cooperation.rows import RowCodec, StoredScopes
+from perdure.models.cooperation.row_codec import RowCodec, StoredScopes
 from perdure.models.cooperation.token_cancellation import cancellation
 from perdure.session import Session
 from perdure.values.checks import checked_remark, checked_text

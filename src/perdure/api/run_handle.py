@@ -31,7 +31,7 @@ from perdure.views import AuditView, HierarchyView, History, RunTree, RunView, S
 
 if TYPE_CHECKING:
     from perdure.models.graphs.define import Graph
-    from perdure.models.graphs.stored import DefinitionView
+    from perdure.models.graphs.stored_definitions import DefinitionView
     from perdure.models.graphs.token_views import GraphEvents, TokensView
 
 R = TypeVar("R")

@@ -26,7 +26,7 @@ from perdure.models.cooperation.message_events import State
 from perdure.models.cooperation.missing_handlers import complete, complete_rollback, dismiss, fail
 from perdure.models.cooperation.moves import OperationRun, Writes
 from perdure.models.cooperation.return_values import ReturnValue
-from perdure.models.cooperation.rows import RowCodec, StoredScopes, outcome_failure
+from perdure.models.cooperation.row_codec import RowCodec, StoredScopes, outcome_failure
 from perdure.models.cooperation.topics import Topic
 from perdure.ports import RunFilter
 from perdure.session import Session

@@ -1,4 +1,7 @@
-"""Building one batch from decisions: run and wait rows in their final state, journal and audit rows appended."""
+"""Building one batch from decisions: run and wait rows in their final state, journal and audit rows appended.
+
+How the ops of one batch affect each other is in batch_decisions.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 A decision does not ask the store, the clock or a model. Everything that it needs was read or passed in before
 (decision_inputs.py). Only the batch changes; memory follows once the batch is committed.
+
+So the ops of one batch meet. Of several events for one wait the first is delivered, and the others queue. A run that
+begins to wait for an event of the same batch is never stored as suspended (kernel/rules/broadcasts.py).
 """
 
 from __future__ import annotations

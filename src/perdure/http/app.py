@@ -1,4 +1,7 @@
-"""The application: the routes, and the layers around them."""
+"""The application: the routes, and the layers around them.
+
+The routes are in routes/, one module per noun. Errors are in problems.py, and If-Match is in preconditions.py.
+"""
 
 from __future__ import annotations
 

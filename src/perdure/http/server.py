@@ -35,7 +35,7 @@ class _Server(uvicorn.Server):
         self._app = app
 
     async def run_on(self, listening: socket.socket) -> None:
-        """Serve until the server is told to stop. Unlike `serve`, this installs no signal handlers."""
+        """Serve until the server is stopped. Unlike `serve`, this installs no signal handlers."""
         await self._serve([listening])
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

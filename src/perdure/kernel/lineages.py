@@ -2,7 +2,7 @@
 
 A root emission has the lineage [r], a run that handles it has [r, a], and a child of that run has [r, a, b]. If one
 lineage is the beginning of another, it belongs to an ancestor. The rows of a run, and the emissions of its steps, have
-the run's lineage.
+the run's lineage. models/cooperation/emissions.py gives messages their lineage.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from perdure.kernel.lineages import read_origin
 from perdure.kernel.status import Status
 from perdure.models.cooperation.define import Operation
 from perdure.models.cooperation.message_events import State, check_rows, state_of
-from perdure.models.cooperation.rows import RowCodec, StoredScopes
+from perdure.models.cooperation.row_codec import RowCodec, StoredScopes
 from perdure.models.cooperation.token_cancellation import add_cancellations
 from perdure.ports import Codec, PlainCodec, RunFilter, Store
 from perdure.testing.ready_runs import ready

@@ -3,7 +3,8 @@
 The matching itself is in perdure/kernel/wait_matches.py. Broadcasts are in broadcasts.py.
 
 An event that was given to a waiting run stays in the store until an advance of that run has read it. So a crash in
-between loses nothing and delivers nothing twice.
+between loses nothing and delivers nothing twice. A run's suspension is written by advances.py. All rows of one decision
+are in one commit.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from perdure.errors import StoreError
 from perdure.models.cooperation.causes import KnownFailures, whole
 from perdure.models.cooperation.failures import Failure
-from perdure.models.cooperation.rows import RowCodec
+from perdure.models.cooperation.row_codec import RowCodec
 from perdure.ports import Store
 
 log = logging.getLogger("perdure")

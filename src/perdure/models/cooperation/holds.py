@@ -20,7 +20,7 @@ from perdure.models.cooperation.deadlines import HAPPY_DEADLINE, ROLLBACK_DEADLI
 from perdure.models.cooperation.failures import DEADLINE_MISSED, GAVE_UP, ROLLBACK_FAILED, Failure
 from perdure.models.cooperation.message_events import ENDED, EventType, State, state_of
 from perdure.models.cooperation.moves import OperationRun
-from perdure.models.cooperation.rows import RowCodec
+from perdure.models.cooperation.row_codec import RowCodec
 from perdure.models.cooperation.strategies import Strategy
 from perdure.models.cooperation.token_cancellation import read_scopes
 from perdure.models.cooperation.versions import Operations

@@ -24,7 +24,7 @@ from perdure.models.cooperation.handler_registry import HandlerRegistry
 from perdure.models.cooperation.holds import Holds
 from perdure.models.cooperation.live_runs import LiveRuns
 from perdure.models.cooperation.operation_parts import MailReader, OperationParts
-from perdure.models.cooperation.rows import RowCodec
+from perdure.models.cooperation.row_codec import RowCodec
 from perdure.models.cooperation.runner import OperationRunner
 from perdure.models.cooperation.transactions import Transactions
 from perdure.models.cooperation.versions import Operations

@@ -1,4 +1,4 @@
-"""The rows of structured cooperation: messages and their events.
+"""Messages and their events, as the machine sees them. As they are stored, they are in kernel/cooperation.py.
 
 `message_event` is the journal of operation runs. The one writer of a lineage numbers its rows 1, 2, 3, … The numbers
 give the order of the rows. Their times are only shown. A cancellation has the number 0: any process may write it, and a

@@ -17,7 +17,7 @@ from perdure.kernel.rules.operations import CALLED
 from perdure.kernel.runs import Run
 from perdure.kernel.status import Status
 from perdure.models.cooperation.context import ABOVE, EMPTY, EXEMPT, Context, levels_above
-from perdure.models.cooperation.rows import RowCodec
+from perdure.models.cooperation.row_codec import RowCodec
 from perdure.models.cooperation.scope import allowed_levels
 from perdure.ports import Codec, Store
 

@@ -35,7 +35,7 @@ from perdure.models.cooperation.machine import refusal
 from perdure.models.cooperation.message_events import EventType, MessageEvent, State
 from perdure.models.cooperation.missing_handlers import dismiss
 from perdure.models.cooperation.moves import Ask, Dismiss, OperationRun, UndoChildren
-from perdure.models.cooperation.rows import RowCodec, outcome_failure
+from perdure.models.cooperation.row_codec import RowCodec, outcome_failure
 from perdure.ports import Codec, Ids
 
 _decode_report: Final = msgspec.json.Decoder(ChildReport).decode

@@ -12,7 +12,7 @@ from perdure.models.common.host_parts import HostParts
 from perdure.models.cooperation.handler_registry import HandlerRegistry
 from perdure.models.cooperation.holds import Holds
 from perdure.models.cooperation.live_runs import LiveRuns
-from perdure.models.cooperation.rows import RowCodec
+from perdure.models.cooperation.row_codec import RowCodec
 from perdure.models.cooperation.runner import OperationRunner
 from perdure.models.cooperation.versions import Operations
 

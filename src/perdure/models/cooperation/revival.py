@@ -21,7 +21,7 @@ from perdure.models.cooperation.holds import Holds
 from perdure.models.cooperation.live_run import LiveOperation, revived
 from perdure.models.cooperation.machine import next_move
 from perdure.models.cooperation.moves import Wait
-from perdure.models.cooperation.rows import RowCodec, StoredScopes
+from perdure.models.cooperation.row_codec import RowCodec, StoredScopes
 from perdure.models.cooperation.stored_hierarchy import Hierarchy
 from perdure.models.cooperation.versions import Operations, lacking
 

@@ -18,7 +18,7 @@ from perdure.kernel.status import Status
 from perdure.models.cooperation.live_run import LiveOperation
 from perdure.models.cooperation.operation_parts import OperationParts
 from perdure.models.cooperation.revival import READ_AT_ONCE, Revival
-from perdure.models.cooperation.rows import StoredScopes
+from perdure.models.cooperation.row_codec import StoredScopes
 from perdure.models.cooperation.step_execution import recall
 from perdure.models.cooperation.steps import Steps
 from perdure.models.cooperation.stored_hierarchy import Hierarchy

@@ -50,7 +50,7 @@ from perdure.models.cooperation.moves import (
 from perdure.models.cooperation.moves import Outcome as StepOutcome
 from perdure.models.cooperation.notifications import Notifications
 from perdure.models.cooperation.progress import Mismatch
-from perdure.models.cooperation.rows import RowCodec, outcome_failure
+from perdure.models.cooperation.row_codec import RowCodec, outcome_failure
 from perdure.models.cooperation.versions import Operations
 from perdure.ports import Codec, Ids
 

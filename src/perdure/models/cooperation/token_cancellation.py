@@ -23,7 +23,7 @@ from perdure.models.cooperation.failures import CANCELLATION_REQUESTED, Failure,
 from perdure.models.cooperation.handler_runs import GIVEN
 from perdure.models.cooperation.message_events import EventType, MessageEvent
 from perdure.models.cooperation.notifications import Notifications, asking
-from perdure.models.cooperation.rows import RowCodec, StoredScopes
+from perdure.models.cooperation.row_codec import RowCodec, StoredScopes
 from perdure.ports import RunFilter, Store
 
 _FORWARD: Final = (Status.CREATED, Status.RUNNING, Status.SUSPENDED)

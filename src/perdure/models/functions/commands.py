@@ -1,5 +1,7 @@
 """Commands: the requests of one activation of a workflow function, as values.
 
+An activation without an `end` leaves the run suspended. outcomes.py turns an `end` into the run's outcome.
+
 positions.py defines the positions. Times are in microseconds. Nothing here knows how a step is run or where a timer is
 kept.
 """

@@ -34,7 +34,7 @@ from perdure.models.graphs.plan import Plan
 from perdure.models.graphs.references import by_name, resolve
 from perdure.models.graphs.runner import interpret
 from perdure.models.graphs.spec import EdgeSpec, ExclusiveSpec, GraphLimits, GraphSpec, JoinSpec, MergeSpec, RetrySpec
-from perdure.models.graphs.stored import StoredDefinition, digest_of, readable, stored
+from perdure.models.graphs.stored_definitions import StoredDefinition, digest_of, readable, stored
 from perdure.models.graphs.svg import svg
 from perdure.models.graphs.token_views import TokensView
 from perdure.models.graphs.trace import Trace, trace

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from perdure.errors import ExpressionFailed
+from perdure.models.graphs.branch_slots import Slots
 from perdure.models.graphs.plan import Edge
-from perdure.models.graphs.slots import Slots
 from perdure.models.graphs.tokens import Fork, Token, items_of
 
 # Branches whose tokens are created in one piece. Replays depend on it: another number needs new rules.

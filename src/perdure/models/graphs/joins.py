@@ -1,4 +1,8 @@
-"""Joins: the branches of a fork that have arrived, whether a join can go on or never can, and its merges. Pure."""
+"""Joins: the branches of a fork that have arrived, whether a join can go on or never can, and its merges. Pure.
+
+What a token does at a join is in token_moves.py: it arrives, it passes straight through if it is in no branch of the
+join's fork, or it goes on behind the join.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A machine that logs the events of its tokens. Only replays for views use it, so live runs pay nothing.
 
-Each class here is a part of the machine that also writes to the log: tokens, flow, and the machine itself.
+Each class here is a part of the machine that also writes to the log: tokens, their moves, and the machine itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Any
 
 from perdure.models.graphs.context import Scope
 from perdure.models.graphs.decisions import Decisions
-from perdure.models.graphs.flow import Flow
 from perdure.models.graphs.forks import PendingBranches
 from perdure.models.graphs.kinds.plain import SetWork
 from perdure.models.graphs.live_tokens import LiveTokens
@@ -20,12 +19,13 @@ from perdure.models.graphs.plan import Edge, Join, Node, Plan, Tiers
 from perdure.models.graphs.rules_versions import RULES
 from perdure.models.graphs.spec import END, TERMINATE
 from perdure.models.graphs.token_log import TokenLog, edge_name
+from perdure.models.graphs.token_moves import TokenMoves
 from perdure.models.graphs.token_views import TokenState
 from perdure.models.graphs.tokens import Fork, Meeting, Token, shown
 
 
 class WatchedTokens(LiveTokens):
-    """Logs how tokens begin, move and end. The flow sets the fields that say what is going on."""
+    """Logs how tokens begin, move and end. The moves set the fields that say what is going on."""
 
     def __init__(self, plan: Plan, log: TokenLog) -> None:
         super().__init__(plan)
@@ -89,7 +89,7 @@ class WatchedTokens(LiveTokens):
         super().stop(token)
 
 
-class WatchedFlow(Flow):
+class WatchedFlow(TokenMoves):
     """Logs the events of a run's tokens: transitions, forks, joins, failures."""
 
     def __init__(self, plan: Plan, input: Any, rules: int, log: TokenLog) -> None:

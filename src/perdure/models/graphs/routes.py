@@ -1,4 +1,7 @@
-"""Routes: the edges that a token takes from its node, and how often it may take them. Pure."""
+"""Routes: the edges that a token takes from its node, and how often it may take them. Pure.
+
+If no edge matches, token_moves.py ends the token or fails the run; the error is made here.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Timeouts of graphs: of a run, of a node, and of a join.
 
 A timeout is a durable timer. Timers of joins begin with the first branch that arrives. The machine asks for these
-timers, and decides what happens when they are due.
+timers. token_moves.py decides what happens when they are due.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A fork's branch is live while a token is in it, or an inner fork is open in it. So a token that ends affects only its
 own fork, however deep that is nested.
 
-flow.py decides which data a new token takes over. At a fork, the data come from the token that splits. Behind a join,
-they come from the branch in which the fork was made. A plain move keeps the token.
+token_moves.py decides which data a new token takes over. At a fork, the data come from the token that splits. Behind a
+join, they come from the branch in which the fork was made. A plain move keeps the token.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from perdure.kernel.ops import Op
 from perdure.kernel.status import Status
 from perdure.models.cooperation.handler_registry import HandlerRegistry
 from perdure.models.cooperation.message_events import EventType, MessageEvent, State, state_of
-from perdure.models.cooperation.rows import RowCodec, StoredScopes
+from perdure.models.cooperation.row_codec import RowCodec, StoredScopes
 from perdure.models.functions.compensation import compensate
 from perdure.models.functions.define import step, workflow
 from perdure.ports import PlainCodec, new_id

@@ -1,4 +1,4 @@
-"""The flow of tokens through a graph: the consequences of a node's end, a fork and a join. Pure.
+"""How tokens move through a graph: what follows when a node ends, a fork splits, or a token arrives at a join. Pure.
 
 Each of these can lead to any other, so they are methods of one class. The rules for their decisions are in other
 modules: routes.py, forks.py, joins.py, cancellation.py, live_tokens.py.
@@ -31,7 +31,7 @@ from perdure.models.graphs.spec import END, TERMINATE
 from perdure.models.graphs.tokens import NO_LAPS, Fork, Meeting, Token, failed_branches, located, shown
 
 
-class Flow:
+class TokenMoves:
     """Moves the tokens of one run. `end` is set once the run has ended. After that nothing more happens."""
 
     def __init__(self, plan: Plan, input: Any, rules: int, tokens: LiveTokens | None = None) -> None:
@@ -327,4 +327,4 @@ class Flow:
             self._fail_join(fork, meeting.join, late(fork, meeting))
 
 
-__all__ = ["Flow"]
+__all__ = ["TokenMoves"]
