@@ -65,16 +65,16 @@ async def _next_page(session: Session, run_id: str, name: str, after: int, follo
     """Wait for the next items, and return them. The result is empty if no more items will come."""
     # Subscribe before reading, so that no change in between is missed. The subscription ends before the caller gets the
     # items, because the caller may never ask for more.
-    with session.followers.changes_of(run_id) as news:
+    with session.followers.changes_of(run_id) as changes:
         while True:
             session.check_open(to_start=follow)
-            news.clear()
+            changes.clear()
             page = await session.caller_store.stream(run_id, name, after=after, limit=_PAGE)
             if page.items or page.has_ended or not follow:
                 return page.items
             is_mine = session.coordinator.loaded(run_id) is not None
             with suppress(TimeoutError):
-                await asyncio.wait_for(news.wait(), None if is_mine else _POLL_S)
+                await asyncio.wait_for(changes.wait(), None if is_mine else _POLL_S)
 
 
 def _place(value: PublishedValue) -> str:

@@ -22,7 +22,7 @@ ASK: Final = "ask"  # the run, or a run above it, is to give up
 UNDO: Final = "undo"  # the run is to be undone
 JOIN: Final = "join"  # a handler may handle what the run waits for
 STOP: Final = "stop"  # the operation that called the run gives up
-FENCE: Final = "fence"  # no news: the answer shows that the run's owner has decided all earlier ops
+FENCE: Final = "fence"  # nothing to report: the answer shows that the run's owner has decided all earlier ops
 
 
 class Awaited(Struct, frozen=True, gc=False):

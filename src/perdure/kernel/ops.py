@@ -382,7 +382,7 @@ class Notify(Op, frozen=True, kw_only=True, tag="Tell", gc=False):
     - "undo": if the run has succeeded, its work is to be undone; otherwise the run is to give up
     - "join": a handler that was registered after the run emitted may handle a message that the run waits for
     - "stop": the run is a function or a graph that an operation called, and that operation gives up
-    - "fence": no news. The answer shows that the run's owner has decided all earlier ops
+    - "fence": nothing to report. The answer shows that the run's owner has decided all earlier ops
 
     A called run gets no "news". It ends with a "stop" from its caller, or with an "ask" that has a `call_failure`. The
     `call_failure` is the failure with which called runs below a cancelled run end. An "ask" with a `call_failure` ends

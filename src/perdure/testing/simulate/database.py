@@ -260,7 +260,7 @@ def _described(batch: Batch, committed: Committed) -> str:
         "given": batch.events_given,
         "read": read,
         "won": won,
-        "told": sorted(committed.notified),
+        "notified": sorted(committed.notified),
         "mail": [mail.run_id for mail in batch.mail],
         "answers": list(batch.mail_done),
     }
