@@ -155,8 +155,8 @@ class Credentials:
     async def tidy_sessions(self) -> None:
         """Remove some sessions that have ended, unless the store is busy.
 
-        Each sign-in removes more of them than it adds, so they never become many. `engine.events.purge` removes the
-        others.
+        Each sign-in adds one session, and first removes up to _TIDIED_AT_ONCE sessions that have ended. So ended
+        sessions do not accumulate. `engine.events.purge` removes the others.
         """
         with suppress(StoreError):
             await self._session.store.purge_sessions(at=self.now(), limit=_TIDIED_AT_ONCE)

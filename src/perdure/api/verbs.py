@@ -172,7 +172,7 @@ async def prepare_start(
 ) -> PreparedStart[Any]:
     """Check a start without writing anything, and return it.
 
-    Code that does not await can then write it in a transaction: `prepared.insert(connection)`. Raises as `start`.
+    Synchronous code can then write the start in its own transaction: `prepared.insert(connection)`. Raises as `start`.
     """
     return await prepare(
         self.session, call, input, version=version, id=id, tags=tags, deadline=deadline, actor=actor

@@ -1,10 +1,11 @@
 """Deciding a batch: each op is decided by the kernel's rules, after the ops before it in the batch.
 
 A decision does not ask the store, the clock or a model. Everything that it needs was read or passed in before
-(decision_inputs.py). Only the batch changes; memory follows once the batch is committed.
+(decision_inputs.py). Only the batch changes. The state in memory changes once the batch is committed.
 
-So the ops of one batch meet. Of several events for one wait the first is delivered, and the others queue. A run that
-begins to wait for an event of the same batch is never stored as suspended (kernel/rules/broadcasts.py).
+So an op can depend on the ops before it in the batch. If several events fit one wait, the first event is delivered, and
+the other events are queued. A run that begins to wait for an event of the same batch is never stored as suspended
+(kernel/rules/broadcasts.py).
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ class HandlerChange(Struct, frozen=True, gc=False):
 class SharedWrites(Struct, kw_only=True):
     """The changes that a decision or a batch makes to rows that belong to no run. Each list is applied in order.
 
-    A record or a token must be the next version of its name, and a handler that is retired must not be retired yet. If
-    another commit was faster, the store raises CommitConflict, and the batch is decided again.
+    The version of a record or a token must be the next one of its name. A handler can be retired only if the store has
+    it, and it is not retired yet. If another commit was faster, the store raises CommitConflict, and the batch is
+    decided again.
     """
 
     records: list[Record] = field(default_factory=list)

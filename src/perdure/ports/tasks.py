@@ -12,9 +12,9 @@ from perdure.ports.runs import Within
 
 
 class TaskFilter(Struct, frozen=True, kw_only=True):
-    """A filter of tasks: lists the tasks that match every given field, by id, strictly after `after`. An open task
-    whose lease has not passed at `at` counts as claimed, otherwise as open. With `within`, only tasks of these runs are
-    listed."""
+    """A filter of tasks. It selects the tasks that match every given field and whose id is greater than `after`, in the
+    order of their ids. A task that is stored as open counts as `claimed` if its lease expires after the time `at`.
+    Otherwise it counts as `open`. With `within`, only tasks of these runs are listed."""
 
     queue: str | None = None
     kind: str | None = None

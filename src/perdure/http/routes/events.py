@@ -65,8 +65,8 @@ def sent_view(sent: Delivered | Queued) -> SentView:
 async def broadcast_event(
     request: Asked, client: TheClient, data: JSONBody[NewEvent], idempotency_key: IdempotencyKey = None
 ) -> SentView:
-    """Broadcast an event to the runs that wait for it. If no run waits for it, the next run that does gets it. With an
-    Idempotency-Key, repeated requests send the event once."""
+    """Broadcast an event to the runs that wait for it. If no run waits for the event, it is queued until a run does.
+    With an Idempotency-Key, repeated requests send the event once."""
     event = NamedEvent(data.name, data.value)
     actor = caller_of(request).name
     return sent_view(await client.send(event, key=idempotency_key, strict=data.strict, actor=actor))

@@ -19,8 +19,8 @@ from perdure.models.cooperation.progress import Instance, Progress, Window
 
 
 def failures_of_children(run: OperationRun, window: Window) -> list[tuple[Failure, bool]]:
-    """Return the failures of the window's children in the order of emission. Each has a flag: True if its child left
-    something undone."""
+    """Return the failures of the window's children in the order of emission. Each failure has a flag: True if the child
+    could not roll back."""
     found: list[tuple[Failure, bool]] = []
     if not (window.emitted or window.undone):
         return found

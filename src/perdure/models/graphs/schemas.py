@@ -39,7 +39,7 @@ _REMARKS: Final = {"title", "description", "default", "examples", "format", "$de
 
 def type_of(schema: Any, place: str) -> Any:
     """Return a type that accepts the values that a schema accepts. Raises InvalidDefinition for a schema that no type
-    can express. So no value is accepted that the schema forbids."""
+    can express. So the type never accepts a value that the schema forbids."""
     if not isinstance(schema, Mapping):
         raise InvalidDefinition(f"{place}: a schema is an object, not {schema!r:.80}")
     return _Reading(schema.get("$defs", {}), place).type_of(schema, "")

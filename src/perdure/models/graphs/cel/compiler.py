@@ -1,8 +1,8 @@
 """Compiles the nodes of an expression to Python functions. Names and functions are looked up here, never later.
 
 Each node becomes one function, which takes the frame of an evaluation and calls the functions of the nodes inside it.
-Outside of macros a node is evaluated at most once. So `Program.run` takes one step for each node off the budget before
-it starts, and a macro takes the steps of its body off for each item.
+Outside of macros a node is evaluated at most once. So before the evaluation starts, `Program.run` spends one step of
+the budget for each node outside of macro bodies. A macro spends the steps of its body once for each item.
 """
 
 from __future__ import annotations
