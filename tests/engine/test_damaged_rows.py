@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from perdure.errors import StoreBroken
+from perdure.storage import damage as storage_damage
 from perdure.storage.sqlite.schema import OUR_TABLES
 from tests.engine.damaged_checks import go_on, opened, read_lists, read_victims, wake_victims
 from tests.engine.damaged_world import furnish
@@ -167,6 +168,7 @@ OF_ALL_STORES = [
 
 
 async def check_damaged(url: str, place: str, log: pytest.LogCaptureFixture) -> None:
+    storage_damage._noted.clear()  # Damage is logged once per process, and copies of one file have the same ids.
     async with opened(url) as engine, asyncio.timeout(60):
         await go_on(engine)
         said = await read_lists(engine) + await read_victims(engine)

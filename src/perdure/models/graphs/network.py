@@ -27,6 +27,10 @@ ENCODINGS: Final = "gzip, deflate"  # the encodings that `read_bounded` can deco
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Range = ipaddress.IPv4Network | ipaddress.IPv6Network
 
+# Ranges with a special purpose that earlier releases of Python 3.11 to 3.13 take for public ones.
+_SPECIAL: Final = tuple(
+    map(ipaddress.ip_network, ("192.0.0.0/24", "64:ff9b:1::/48", "2001::/23", "2002::/16", "3fff::/20", "5f00::/16"))
+)
 _AROUND_IPV4: Final = (
     ipaddress.IPv6Network("::/96"),  # compatible
     ipaddress.IPv6Network("::ffff:0:0/96"),  # mapped
@@ -165,7 +169,8 @@ def _unwrapped(found: _Address) -> _Address:
 
 def _is_public(found: _Address) -> bool:
     is_site_local = isinstance(found, ipaddress.IPv6Address) and found.is_site_local
-    return found.is_global and not (found.is_multicast or found.is_reserved or is_site_local)
+    is_special = any(found in one for one in _SPECIAL)
+    return found.is_global and not (found.is_multicast or found.is_reserved or is_site_local or is_special)
 
 
 def network() -> Network:
