@@ -18,7 +18,10 @@ from tests.engine.damaged_checks import VICTIMS, go_on, opened, read_lists, read
 from tests.engine.test_damaged_rows import FOR_ALL, JSON, KEYS, SHOWN_AS, UNREAD
 from tests.storage.postgres.server import VERSIONS, Servers
 
-DRAWS = {SqliteDamage: 30, PostgresDamage: 10}  # A database takes longer to copy than a file.
+DRAWS: dict[type[DamagedStore], int] = {
+    SqliteDamage: 30,
+    PostgresDamage: 10,
+}  # A database takes longer to copy than a file.
 PATIENCE_S = 60
 
 

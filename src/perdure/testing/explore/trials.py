@@ -189,7 +189,10 @@ class _Run:
         is_ordered = disturbance.order is not None
         before = world.observe()
         fault = self._fault()
-        options = {**subject.options, "resources": {**subject.options.get("resources", {}), **world.resources}}
+        options: dict[str, Any] = {
+            **subject.options,
+            "resources": {**subject.options.get("resources", {}), **world.resources},
+        }
         env = _ExploredEnvironment(subject.workflows, fault=fault, autojump_s=None if is_ordered else 0.05, **options)
         bodies = Bodies(env.clock, world, failing=disturbance.failing, is_holding=is_ordered)
         env.bodies, env.draw = bodies, disturbance.draw
