@@ -104,6 +104,13 @@ def test_a_closed_position_frees_what_was_sent_and_leaves_what_was_shared() -> N
     assert wait_matches.close(mailbox, ["1", "2"], ["mine"]) is EMPTY
 
 
+def test_a_position_that_is_closed_with_all_others_frees_what_was_not_read() -> None:
+    mailbox, _ = wait_matches.put(with_waits(a_wait("1")), an_event("e-1"))
+    left, freed = wait_matches.closed(mailbox, ("1",), ("another",))
+    assert [event.id for _, event in freed] == [event.id for event in left.events] == ["e-1"]
+    assert wait_matches.closed(mailbox, ("1",), ("e-1",)) == (EMPTY, [])
+
+
 def test_expired_events_do_not_count_and_are_forgotten_unless_they_have_won() -> None:
     mailbox, _ = wait_matches.put(with_waits(a_wait()), an_event("won", expires_at=NOW))
     mailbox, _ = wait_matches.put(mailbox, an_event("expired", expires_at=NOW))
@@ -202,9 +209,14 @@ def test_an_advance_does_not_look_at_positions_that_were_open_before(monkeypatch
     assert [wait.position for wait in looked] == ["x", "7"]
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_events_go_where_a_plain_search_would_put_them(seed: int) -> None:
-    """Positions are looked up by what they wait for. All positions and all events, gone through in order, agree."""
+@pytest.mark.parametrize(
+    ("few", "seed"),
+    [(few, seed) for few, seeds in ((wait_matches.FEW, 30), (0, 10), (10_000, 10)) for seed in range(seeds)],
+)
+def test_events_go_where_a_plain_search_would_put_them(few: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Positions are looked up by what they wait for. All positions and all events, gone through in order, agree: with
+    an index from the first position on, from the seventeenth on, and without an index."""
+    monkeypatch.setattr(wait_matches, "FEW", few)
     chance = random.Random(seed)
     mailbox, opened, sent = EMPTY, 0, 0
     plain = Plain()

@@ -5,6 +5,7 @@ An answer has the reply that the owner would have returned to a caller of its ow
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -32,7 +33,12 @@ _Deliverable = (
 _REPLIES: Final[dict[str, type]] = {
     kind.__name__: kind for kind in (bool, int, str, Run, Delivered, Queued, TargetFinished, TargetNotFound)
 }
-_decode_op = msgspec.json.Decoder[_Deliverable](_Deliverable).decode
+
+
+@cache
+def _ops() -> msgspec.json.Decoder[_Deliverable]:
+    """Return the decoder of ops. It reads the annotations of all ops when it is made, so an import does not make it."""
+    return msgspec.json.Decoder[_Deliverable](_Deliverable)
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -62,7 +68,7 @@ def wake_mail(run_id: str, sender: str, at: int) -> Mail:
 def request(mail: Mail) -> ops.Op:
     """Return the op of a mail. Raises EngineBug if this version of Perdure cannot read the op."""
     try:
-        op: ops.Op = _decode_op(mail.op)
+        op: ops.Op = _ops().decode(mail.op)
         return op
     except msgspec.DecodeError as error:
         raise EngineBug(f"mail {mail.id} for run {mail.run_id!r} cannot be read ({error}): {mail.op[:200]}") from error

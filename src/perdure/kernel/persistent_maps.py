@@ -8,7 +8,8 @@ part.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, ItemsView, Iterator, Mapping, Sequence, ValuesView
+from itertools import chain
 from operator import itemgetter
 from typing import Any, Final, Generic, TypeVar
 
@@ -38,17 +39,24 @@ class Pages(Mapping[K, V]):
         return self._count > 0
 
     def __iter__(self) -> Iterator[K]:
-        for page in self._pages:
-            yield from page
+        return chain.from_iterable(self._pages)
 
     def __getitem__(self, key: K) -> V:
         return self._page(key)[key]
 
     def __contains__(self, key: object) -> bool:
-        return key in self._page(key)
+        pages = self._pages
+        return key in (pages[0] if len(pages) == 1 else self._page(key))
 
     def get(self, key: K, default: Any = None) -> Any:
-        return self._page(key).get(key, default)
+        pages = self._pages
+        return (pages[0] if len(pages) == 1 else self._page(key)).get(key, default)
+
+    def items(self) -> ItemsView[K, V]:
+        return self._pages[0].items() if len(self._pages) == 1 else super().items()
+
+    def values(self) -> ValuesView[V]:
+        return self._pages[0].values() if len(self._pages) == 1 else super().values()
 
     def __repr__(self) -> str:
         return f"Pages({dict(self)!r})"
@@ -63,7 +71,11 @@ class Pages(Mapping[K, V]):
             for key in gone:
                 page.pop(key, None)
             page.update(put)
-            return Pages(page) if len(page) > PAGE_MAX else self._made((page,), len(page))
+            if len(page) > PAGE_MAX:
+                return Pages(page)
+            made: Pages[K, V] = Pages.__new__(Pages)  # as `_made`, without a call: most maps are small
+            made._pages, made._count = (page,), len(page)
+            return made
         copies: dict[int, dict[K, V]] = {}
         mask = len(pages) - 1
         for key in gone:

@@ -17,14 +17,14 @@ from msgspec.structs import replace
 
 from perdure.errors import InvariantViolated
 from perdure.kernel import event_queue as queue
-from perdure.kernel.event_queue import Placed, Shape, Unread
+from perdure.kernel import open_waits
+from perdure.kernel.event_queue import Placed, Unread
 from perdure.kernel.events import Event
-from perdure.kernel.persistent_maps import Line, Pages
+from perdure.kernel.open_waits import Group, OpenWaits
+from perdure.kernel.persistent_maps import Pages
 from perdure.kernel.rows import Wait
 
-Where = tuple[tuple[str, str], ...]
-Group = tuple[Wait, ...]  # the options of a position
-Opened = tuple[int, int]  # an option: the place of its position in the order of waiting, and its number there
+FEW: Final = 16  # A mailbox with at most so many positions is searched one by one, and has no index.
 
 _NOTHING: Final[Any] = Pages()  # shared: Pages are never changed in place
 
@@ -39,23 +39,19 @@ class Mailbox(Struct, frozen=True, kw_only=True, gc=False):
     A position without an event among its options is not in `waits`, since no event could win it: a parent may wait for
     a thousand children. The position is in `won` once one of the children has ended.
 
-    `orders` are the places of the positions in the order of waiting. `open` has the positions that nothing has won yet:
-    by the event name and filter of their options, in the order of waiting. `shapes` are the fields by which options for
-    a name choose, each with the number of different choices.
+    A run with few waits has them in the order of waiting. For a run with more, `index` has that order, and the
+    positions that nothing has won yet.
 
     No change of a mailbox looks at all of its events, or at all of its waits: a run may have fifty thousand events to
     read, and ten thousand tasks that wait for one each.
     """
 
     waits: Pages[str, Group] = _NOTHING
-    orders: Pages[str, int] = _NOTHING
-    open: Pages[tuple[str, Where], Line[Opened, str]] = _NOTHING
-    shapes: Pages[str, dict[Shape, int]] = _NOTHING
+    index: OpenWaits | None = None
     given: Pages[str, Placed] = _NOTHING
     unread: Pages[str, Unread] = _NOTHING
     won: Pages[str, tuple[int, str | None]] = _NOTHING
     sent: int = 0  # how many events have come so far: the place of the next one
-    begun: int = 0  # how many positions were opened so far: the place of the next one
 
     @property
     def is_empty(self) -> bool:
@@ -69,7 +65,7 @@ class Mailbox(Struct, frozen=True, kw_only=True, gc=False):
 
     def in_order(self) -> list[str]:
         """Return the positions with waits, in the order of waiting."""
-        return sorted(self.waits, key=self.orders.__getitem__)
+        return [*self.waits] if self.index is None else sorted(self.waits, key=self.index.orders.__getitem__)
 
 
 EMPTY = Mailbox()
@@ -123,20 +119,16 @@ def put(mailbox: Mailbox, event: Event, only_at: str | None = None) -> tuple[Mai
     return replace(mailbox, unread=unread, sent=mailbox.sent + 1), event
 
 
-def _first_open(mailbox: Mailbox, event: Event, before: int | None = None) -> tuple[str, int] | None:
-    """Return the position that an event wins, and the option. With `before`, only positions opened before that place
-    count."""
-    shapes: Iterable[Shape] = mailbox.shapes.get(event.name, ())
-    best: tuple[Opened, str] | None = None
-    for shape in shapes:
-        if all(name in event.fields for name in shape):
-            line = mailbox.open.get((event.name, tuple([(name, event.fields[name]) for name in shape])))
-            if line is not None and (best is None or line.first < best):
-                best = line.first
-    if best is None or (before is not None and best[0][0] >= before):
-        return None
-    (_, option), position = best
-    return position, option
+def _first_open(mailbox: Mailbox, event: Event) -> tuple[str, int] | None:
+    """Return the position that an event wins, and the option."""
+    if mailbox.index is not None:
+        return open_waits.first(mailbox.index, event)
+    for position, group in mailbox.waits.items():
+        if position not in mailbox.won:
+            for wait in group:
+                if accepts(wait, event):
+                    return position, wait.option
+    return None
 
 
 def _open_at(mailbox: Mailbox, event: Event, position: str) -> tuple[str, int] | None:
@@ -166,7 +158,8 @@ def _is_given(mailbox: Mailbox, event: Event) -> bool:
 def _given(mailbox: Mailbox, position: str, event: Event) -> Mailbox:
     placed = mailbox.sent, event
     return replace(
-        _shut(mailbox, (position,)),
+        mailbox,
+        index=_shut(mailbox, (position,)),
         given=mailbox.given.changed({position: placed}),
         won=mailbox.won.changed({position: (event.option, event.id)}),
         sent=mailbox.sent + 1,
@@ -175,9 +168,11 @@ def _given(mailbox: Mailbox, position: str, event: Event) -> Mailbox:
 
 def add_waits(mailbox: Mailbox, waits: Collection[Wait]) -> Mailbox:
     """Open the positions of these waits. A position that is opened again counts as not won."""
+    if not waits:
+        return mailbox
     groups = _watched(waits)
     won = mailbox.won
-    if won and waits:
+    if won:
         anew = {wait.position for wait in waits if wait.position in won}
         if anew:
             won = won.changed({}, anew)
@@ -196,21 +191,23 @@ def settle(
     events became unread again. Then any unread event can win a position of `anew`, but only a freed event can win
     another position.
     """
-    if not mailbox.unread or not mailbox.open or (anew == () and not freed):
+    if not mailbox.unread or not mailbox.waits or (anew == () and not freed):
         return mailbox, []
-    if anew is None:
+    index = mailbox.index
+    if anew is None or index is None:
         return _settled(mailbox, mailbox.in_order(), now)
     positions = [*dict.fromkeys(wait.position for wait in anew if wait.position in mailbox.waits)]
-    new = min((mailbox.orders[position] for position in positions), default=mailbox.begun)
-    if freed and new < mailbox.begun - len(positions):  # One of the positions is not new: it was opened again.
+    new = min((index.orders[position] for position in positions), default=index.begun)
+    if freed and new < index.begun - len(positions):  # One of the positions is not new: it was opened again.
         return _settled(mailbox, mailbox.in_order(), now)
     winners: list[Event] = []
     for place, event in sorted(freed, key=lambda one: one[0]):
-        found = None if event.expires_at <= now else _first_open(mailbox, event, new)
-        if found is not None:
-            mailbox, winner = _won_by(mailbox, place, event, *found)
-            winners.append(winner)
-    winners.sort(key=lambda event: mailbox.orders[event.position or ""])
+        if mailbox.index is not None and event.expires_at > now:
+            found = open_waits.first(mailbox.index, event, new)
+            if found is not None:
+                mailbox, winner = _won_by(mailbox, place, event, *found)
+                winners.append(winner)
+    winners.sort(key=lambda event: index.orders[event.position or ""])
     mailbox, more = _settled(mailbox, positions, now)
     return mailbox, winners + more
 
@@ -233,7 +230,8 @@ def _won_by(mailbox: Mailbox, place: int, event: Event, position: str, option: i
     """Let an unread event win an open position."""
     winner = replace(event, position=position, option=option)
     mailbox = replace(
-        _shut(mailbox, (position,)),
+        mailbox,
+        index=_shut(mailbox, (position,)),
         given=mailbox.given.changed({position: (place, winner)}),
         unread=_taken_out(mailbox.unread, place, event.name),
         won=mailbox.won.changed({position: (option, event.id)}),
@@ -272,53 +270,21 @@ def _waiting_at(mailbox: Mailbox, groups: Mapping[str, Group]) -> Mailbox:
     """Add these positions, which are open unless something has won them. A known position keeps its place."""
     if not groups:
         return mailbox
-    known = [position for position in groups if position in mailbox.waits]
-    if known:
-        mailbox = _shut(mailbox, known)
-    orders = {position: mailbox.orders[position] for position in known}
-    begun = mailbox.begun
-    for position in groups:
-        if position not in orders:
-            orders[position] = begun
-            begun += 1
-    lines: dict[tuple[str, Where], Line[Opened, str]] = {}
-    shapes: dict[str, dict[Shape, int]] = {}
-    for position, group in groups.items():
-        if position in mailbox.won:
-            continue
-        for wait in group:
-            if wait.kind == "event":
-                key = wait.name, wait.where
-                line: Line[Opened, str] | None = lines.get(key) or mailbox.open.get(key)
-                if line is None:
-                    _count_shape(mailbox, shapes, key, 1)
-                lines[key] = (line or Line()).added((orders[position], wait.option), position)
-    return replace(
-        mailbox,
-        waits=mailbox.waits.changed(groups),
-        orders=mailbox.orders.changed(orders),
-        open=mailbox.open.changed(lines),
-        shapes=_with_shapes(mailbox, shapes),
-        begun=begun,
-    )
+    waits = mailbox.waits.changed(groups)
+    index = mailbox.index
+    if index is not None:
+        known = [position for position in groups if position in mailbox.waits]
+        index = open_waits.added(open_waits.shut(index, _open_options(mailbox, known)), groups, mailbox.won)
+    elif len(waits) > FEW:
+        every = {**dict(mailbox.waits), **groups}  # in the order of waiting
+        index = open_waits.added(open_waits.EMPTY, every, mailbox.won)
+    return replace(mailbox, waits=waits, index=index)
 
 
-def _shut(mailbox: Mailbox, positions: Iterable[str]) -> Mailbox:
-    """Take these positions out of the open ones."""
-    lines: dict[tuple[str, Where], Line[Opened, str]] = {}
-    for position, wait in _open_options(mailbox, positions):
-        key = wait.name, wait.where
-        line: Line[Opened, str] | None = lines[key] if key in lines else mailbox.open.get(key)
-        if line is not None:
-            lines[key] = line.without((mailbox.orders[position], wait.option))
-    if not lines:
-        return mailbox
-    gone = [key for key, line in lines.items() if not line]
-    shapes: dict[str, dict[Shape, int]] = {}
-    for key in gone:
-        _count_shape(mailbox, shapes, key, -1)
-    left = mailbox.open.changed({key: line for key, line in lines.items() if line}, gone)
-    return replace(mailbox, open=left, shapes=_with_shapes(mailbox, shapes))
+def _shut(mailbox: Mailbox, positions: Iterable[str]) -> OpenWaits | None:
+    """Return the mailbox's index without these positions."""
+    index = mailbox.index
+    return None if index is None else open_waits.shut(index, _open_options(mailbox, positions))
 
 
 def _open_options(mailbox: Mailbox, positions: Iterable[str]) -> Iterator[tuple[str, Wait]]:
@@ -329,29 +295,10 @@ def _open_options(mailbox: Mailbox, positions: Iterable[str]) -> Iterator[tuple[
                     yield position, wait
 
 
-def _count_shape(mailbox: Mailbox, shapes: dict[str, dict[Shape, int]], key: tuple[str, Where], change: int) -> None:
-    """Count one choice more or less of a shape. `shapes` has only the names whose counts change."""
-    name, where = key
-    if name not in shapes:
-        shapes[name] = dict(mailbox.shapes.get(name, {}))
-    shape = tuple([field for field, _ in where])
-    count = shapes[name].get(shape, 0) + change
-    if count:
-        shapes[name][shape] = count
-    else:
-        del shapes[name][shape]
-
-
-def _with_shapes(mailbox: Mailbox, shapes: dict[str, dict[Shape, int]]) -> Pages[str, dict[Shape, int]]:
-    if not shapes:
-        return mailbox.shapes
-    gone = [name for name, counts in shapes.items() if not counts]
-    return mailbox.shapes.changed({name: counts for name, counts in shapes.items() if counts}, gone)
-
-
 def fire(mailbox: Mailbox, position: str, option: int) -> Mailbox:
     """Let a timer, or the end of a run, win a position that nothing has won yet."""
-    return replace(_shut(mailbox, (position,)), won=mailbox.won.changed({position: (option, None)}))
+    won = mailbox.won.changed({position: (option, None)})
+    return replace(mailbox, index=_shut(mailbox, (position,)), won=won)
 
 
 def close(mailbox: Mailbox, positions: Collection[str], read: Collection[str]) -> Mailbox:
@@ -367,7 +314,8 @@ def closed(
     An event that had won a closed position without being read is freed. If it was sent to this run, it is unread again,
     and is returned. If it was shared, it leaves the mailbox: the transaction decides where it goes
     (rules/broadcasts.py)."""
-    mailbox = _shut(mailbox, positions)
+    if _ends_with(mailbox, positions, read):
+        return EMPTY, []
     given, unread = mailbox.given, mailbox.unread
     unseen = set(read)
     freed: list[Placed] = []
@@ -395,8 +343,25 @@ def closed(
     waits, won = mailbox.waits.changed({}, positions), mailbox.won.changed({}, positions)
     if not (waits or unread or won):
         return EMPTY, []
-    orders = mailbox.orders.changed({}, positions)
-    return replace(mailbox, waits=waits, orders=orders, given=given, unread=unread, won=won), freed
+    index = _shut(mailbox, positions) if waits else None
+    if index is not None:
+        index = open_waits.without(index, positions)
+    return replace(mailbox, waits=waits, index=index, given=given, unread=unread, won=won), freed
+
+
+def _ends_with(mailbox: Mailbox, positions: Collection[str], read: Collection[str]) -> bool:
+    """Return whether nothing is left once these positions are closed and these events are read. Returns False for any
+    mailbox with unread events or many positions, without looking further: most mailboxes have neither."""
+    waits, won, given = mailbox.waits, mailbox.won, mailbox.given
+    if mailbox.unread or not len(waits) <= len(positions) <= FEW or len(won) > FEW or len(given) > len(read):
+        return False
+    for position in waits:
+        if position not in positions:
+            return False
+    for position in won:
+        if position not in positions:
+            return False
+    return all(placed[1].id in read for placed in given.values())
 
 
 def first_of(mailbox: Mailbox, waits: Collection[Wait], now: int) -> tuple[Mailbox, Event, int] | None:
@@ -472,7 +437,7 @@ def pending(mailbox: Mailbox, name: str, now: int) -> int:
 
 def without_expired(mailbox: Mailbox, now: int) -> Mailbox:
     """Remove expired events. The store removes them later."""
-    if all(unread.expires_at > now for unread in mailbox.unread.values()):
+    if not mailbox.unread or all(unread.expires_at > now for unread in mailbox.unread.values()):
         return mailbox
     left = {name: queue.without_expired(unread, now) for name, unread in mailbox.unread.items()}
     return replace(mailbox, unread=Pages({name: unread for name, unread in left.items() if unread is not None}))

@@ -81,9 +81,10 @@ class Database:
         if self._watch is not None:
             self._watch.end()
 
-    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def write(self, work: Callable[[sqlite3.Connection], T], *, then: Callable[[], object] | None = None) -> T:
+        """Do work that writes, and call `then` once the written data is known to be kept."""
         self.check_open()
-        return await self.writer.run(partial(self._writes.do, partial(self.files.kept, work)))
+        return await self.writer.run(partial(self._writes.do, partial(self.files.kept, work, then=then)))
 
     async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         self.check_open()

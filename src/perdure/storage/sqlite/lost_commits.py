@@ -120,6 +120,7 @@ class FileWatch:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._paths = tuple((end, f"{path}{end}") for end in ("", "-wal", "-shm"))
         self._found: dict[str, tuple[int, int]] = {}  # by the ending of the file name
         self._log_bytes = 0
         self._salts = b""
@@ -129,21 +130,28 @@ class FileWatch:
     def is_replaced(self) -> bool:
         return bool(self._why)
 
-    def kept(self, work: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
-        """Do work that writes. Raises StoreReplaced if nobody else would see the result.
+    def kept(
+        self,
+        work: Callable[[sqlite3.Connection], T],
+        connection: sqlite3.Connection,
+        then: Callable[[], object] | None = None,
+    ) -> T:
+        """Do work that writes, and call `then`. Raises StoreReplaced if nobody else would see the result.
 
         The check before the work prevents a write to files that others no longer use. The check after the work prevents
-        that a lost write is acknowledged.
+        that a lost write is acknowledged, or noted by `then`.
         """
         self.check()
         done = work(connection)
         self.check()
+        if then is not None:
+            then()
         return done
 
     def check(self) -> None:
         """Raise StoreReplaced if nobody else would see a write to the open files."""
-        for end in ("", "-wal", "-shm"):
-            what = self._change(end)
+        for end, path in self._paths:
+            what = self._change(end, path)
             if what:
                 self._why = self._why or (
                     f"{self._path}{end} was {what} while the engine had it open: what it writes would be lost. The"
@@ -154,10 +162,10 @@ class FileWatch:
         if self._why:
             raise StoreReplaced(self._why, path=self._path)
 
-    def _change(self, end: str) -> str:
+    def _change(self, end: str, path: str) -> str:
         log_bytes = self._log_bytes  # Read this before the file: another thread may look at a longer log meanwhile.
         try:
-            found = os.stat(f"{self._path}{end}")  # noqa: PTH116 - a Path would cost as much again
+            found = os.stat(path)  # noqa: PTH116 - a Path would cost as much again
         except OSError:
             return "deleted" if end in self._found else ""
         identity = found.st_dev, found.st_ino
@@ -176,18 +184,23 @@ class FileWatch:
         log. Then the log grows again, and begins with other salts.
         """
         if now != before:
-            salts = _salts(self._path)
+            salts = _salts(self._paths[1][1])
             if 0 < now < before and salts == self._salts:
                 self._why = self._why or cut_log(self._path)
             self._salts = salts
         self._log_bytes = now
 
 
-def _salts(path: Path) -> bytes:
+def _salts(path: str) -> bytes:
     """Return the salts, which distinguish the log from the earlier logs in the same file. No process has a lock on the
     log itself, so it may be opened and closed here."""
     try:
-        with open(f"{path}-wal", "rb") as log:  # noqa: PTH123 - as above
-            return log.read(_SALTS.stop)[_SALTS]
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     except OSError:
         return b""
+    try:
+        return os.read(handle, _SALTS.stop)[_SALTS]
+    except OSError:
+        return b""
+    finally:
+        os.close(handle)

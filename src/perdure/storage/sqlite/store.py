@@ -17,7 +17,7 @@ from perdure.kernel.rows import Staged
 from perdure.ports import Clock, Insertion, StepPlace, Transacts
 from perdure.storage.sqlite.access import SqliteAccess
 from perdure.storage.sqlite.artifacts import SqliteArtifacts
-from perdure.storage.sqlite.commit import Plan, commit, plan
+from perdure.storage.sqlite.commit import commit, plan
 from perdure.storage.sqlite.connection import connect_steps
 from perdure.storage.sqlite.cooperation import SqliteCooperation
 from perdure.storage.sqlite.database import Database
@@ -81,15 +81,12 @@ class SqliteStore(
         except BINDING_ERRORS as error:
             raise store_fault(error, self._db.path) from error
         with brisk_switching:
-            committed = await self._db.write(partial(self._commit, planned=planned))
+            committed = await self._db.write(partial(commit, planned=planned), then=partial(self._note, batch))
         self._db.neighbour.notify_of(batch, committed)
         return committed
 
-    def _commit(self, connection: sqlite3.Connection, *, planned: Plan) -> Committed:
-        committed = commit(connection, planned)
-        self._db.files.check()  # A commit that is lost, and so not acknowledged, must not be noted.
-        self._db.signs.note(planned.batch.engine_id, planned.batch.number)
-        return committed
+    def _note(self, batch: Batch) -> None:
+        self._db.signs.note(batch.engine_id, batch.number)
 
     def insertion(self, batch: Batch) -> Insertion:
         self._db.check_open()
