@@ -17,7 +17,7 @@ from perdure.client import Client
 from perdure.cooperation import RootHandle
 from perdure.engine import AnyClient
 from perdure.errors import RunFailed, RunFinished, ScopeFailed, StoreBusy, StoreUnavailable
-from tests.chaos import record
+from tests.chaos import ledger, record
 from tests.chaos.record import AGAIN, ASKED, ENDED, REFUSED, STARTED, Record
 from tests.chaos.work import DOOMED, KINDS, NOTES, ORDERS, Order, Paid, Work
 from tests.fleet.load import MESSAGES, OPEN, opened
@@ -110,6 +110,7 @@ def check(result: Any, kind: str, number: int) -> None:
         "settles": (NOTES + 1) * (number + 3),
         "is_paid": 2 * number + 2,
         "has_children": 2 * number + 5,
+        ledger.WORKFLOW: number,
         "graph": {"noted": [number + item for item in range(1, NOTES + 1)], "last": number + 1},
     }
     if kind == "graph":

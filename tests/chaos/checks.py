@@ -13,7 +13,7 @@ from perdure.kernel.runs import Run
 from perdure.kernel.status import FINISHED, Status
 from perdure.ports import RunFilter
 from perdure.testing import check_store
-from tests.chaos import record
+from tests.chaos import ledger, record
 from tests.chaos.callers import id_of, kind_of, number_of
 from tests.chaos.fleet import Fleet
 from tests.chaos.record import AGAIN, BEGAN, ENDED, LATE, REFUSED, STARTED, UNSEEN, Line
@@ -28,6 +28,7 @@ WRITTEN = {
     "is_paid": {"note": 1},
     "helps": {"note": 1},
     "has_children": {},
+    ledger.WORKFLOW: {},
     "gives_up": {"note": 1, "undo": 1},
     "graph": {"each": NOTES, "last": 1},
     "place": {"reserve": 1, "close": 1},
@@ -82,6 +83,7 @@ async def checked(fleet: Fleet, numbers: int, faults: Counter[str], seed: int) -
         *_of_callers(lines, numbers),
         *await _of_effects(fleet, runs),
         *await _of_hierarchies(fleet, runs),
+        *await _of_ledger(fleet, runs),
         *_of_messages(fleet),
     ]
     try:
@@ -173,6 +175,21 @@ async def _of_hierarchies(fleet: Fleet, runs: list[Run]) -> list[str]:
         if run.status not in expected:
             wrong.append(f"run {run.id} ({run.workflow}) is {run.status}")
     return wrong
+
+
+async def _of_ledger(fleet: Fleet, runs: list[Run]) -> list[str]:
+    """Some order of all steps explains what each of them has read, and nothing that one appended is lost or twice."""
+    results: dict[str, str] = {}
+    for run in runs:
+        if run.workflow == ledger.WORKFLOW:
+            _, entries = await fleet.store.journal(run.id)
+            for entry in entries:
+                if entry.name == ledger.STEP and entry.value is not None:
+                    results[f"{run.id} {entry.position}"] = entry.value
+    rows = await fleet.database.ask(f"select key, place, value from {ledger.LISTS} order by place, value")
+    entered = sum(run.workflow == ledger.WORKFLOW for run in runs) * ledger.ENTRIES
+    wrong = [] if len(results) == entered else [f"the ledger has {len(results)} entries of {entered} in journals"]
+    return wrong + ledger.anomalies(results, rows)
 
 
 def _of_messages(fleet: Fleet) -> list[str]:

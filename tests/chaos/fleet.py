@@ -16,7 +16,7 @@ import asyncpg
 from perdure.kernel.status import Status
 from perdure.ports import RunFilter, Store
 from perdure.storage import open_store
-from tests.chaos import record
+from tests.chaos import ledger, record
 from tests.chaos.callers import number_of
 from tests.chaos.network import Way
 from tests.chaos.record import ASKED, ENDED
@@ -92,6 +92,7 @@ class Fleet:
             self.store: Store = open_store(self.database.url)
             await self.store.open()
             await self.database.ask(TABLE)
+            await self.database.ask(ledger.TABLE)
             for index in range(ENGINES):
                 words = [await self.database.way(), self.database.url, str(self.log)]
                 self._make[f"engine-{index}"] = self._maker("engines", f"engine-{index}", words)

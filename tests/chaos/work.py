@@ -29,12 +29,13 @@ from perdure import (
 )
 from perdure.cooperation import Failure, Operation, Scope, Topic
 from perdure.graph import Graph, all_of, append
+from tests.chaos import ledger
 from tests.chaos.record import BEGAN, LATE, UNSEEN, Record
 from tests.chaos.witness import EFFECTS, FAULTS, PostgresWitness, SqliteWitness
 
 LOOK_WITHIN_S = 1.0  # after which the process may have been stopped in between
 NEVER = Retry.never()  # One failure of a step that is none of its own would fail the run.
-KINDS = ("settles", "is_paid", "has_children", "gives_up", "graph", "order", "doomed_order")
+KINDS = ("settles", "is_paid", "has_children", "gives_up", "graph", "order", "doomed_order", ledger.WORKFLOW)
 NOTES = 3  # at once, in one run
 UNDO = "undo "  # before the name of a step whose rollback it is
 DOOMED = 1_000_000  # Numbers from here on are those of orders that cannot be packed.
@@ -159,6 +160,8 @@ class Work:
         note: Any = step(transactional=True, name="note", retry=NEVER)(note_plain if is_plain else note_async)
         undo: Any = step(transactional=True, name="undo", retry=NEVER)(undo_plain if is_plain else undo_async)
         self.note, self.undo = note, undo
+        entering = ledger.enter_plain if is_plain else ledger.enter_async
+        self.enter: Any = step(transactional=True, name=ledger.STEP, retry=NEVER)(entering)
         self.functions = self._functions()
         self.graph = self._graph()
         self.operations = _operations(is_plain=is_plain)
@@ -168,7 +171,7 @@ class Work:
         return [*self.functions.values(), self.graph, *self.operations]
 
     def _functions(self) -> dict[str, Any]:
-        note, undo = self.note, self.undo
+        note, undo, enter = self.note, self.undo, self.enter
 
         @workflow(name="settles")
         async def settles(number: int) -> int:
@@ -203,7 +206,13 @@ class Work:
             await refuse()
             return number
 
-        return {one.name: one for one in (settles, is_paid, helps, has_children, gives_up)}
+        @workflow(name=ledger.WORKFLOW)
+        async def keeps_ledger(number: int) -> int:
+            for _ in range(ledger.ENTRIES):
+                await enter(number)
+            return number
+
+        return {one.name: one for one in (settles, is_paid, helps, has_children, gives_up, keeps_ledger)}
 
     def _graph(self) -> Graph[Any, Any]:
         graph: Graph[Any, Any] = Graph("graph", input=dict[str, Any])
