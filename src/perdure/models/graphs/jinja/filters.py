@@ -1,6 +1,4 @@
-"""The filters, tests, functions and methods that a template calls by name. Each of them spends the steps for its work
-before it does the work.
-"""
+"""The filters, tests, functions and methods that a template calls by name. Each spends its steps before its work."""
 
 from __future__ import annotations
 
@@ -176,8 +174,7 @@ def _split(frame: Frame, value: Any, by: Any = None, most: Any = None) -> list[s
     if separator == "":
         frame.spend(len(text))
         return list(text)
-    # Split into at most one part more than the remaining budget can pay for. If there is such a part, the budget is
-    # exceeded.
+    # Make at most one part more than the budget can pay for. If that part exists, the budget is exceeded.
     found = text.split(separator, min(most, frame.left) if most >= 0 else frame.left)
     frame.spend(len(found))
     return found
