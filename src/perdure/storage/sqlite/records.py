@@ -1,4 +1,4 @@
-"""Records: put in transactions of their own, and read."""
+"""Records. They are stored in transactions of their own, and read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables: which schema version a file has, and the migrations that bring it up to date."""
+"""The tables: the schema version of a file, and the migrations that upgrade it."""
 
 from __future__ import annotations
 
