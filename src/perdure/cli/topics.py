@@ -1,4 +1,4 @@
-"""`perdure emit`, and `perdure topics`: topics, their handlers, and the hierarchies that follow from messages."""
+"""`perdure emit` and `perdure topics`: topics, their handlers, and the hierarchies that messages begin."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _add_emit(app: typer.Typer) -> None:
 
 @contextmanager
 def _advised() -> Generator[None, None, None]:
-    """Replace the advice for a run by advice for a hierarchy, because `perdure runs show` cannot show a hierarchy."""
+    """Replace the advice for runs by advice for hierarchies, because `perdure runs show` cannot show a hierarchy."""
     try:
         yield
     except (errors.RunExists, errors.RunFinished) as error:
