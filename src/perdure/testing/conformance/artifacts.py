@@ -1,4 +1,4 @@
-"""Artifacts: staged with a batch, published with the end of their run, and read."""
+"""Artifacts. They are staged with a batch, published at the end of their run, and read."""
 
 from __future__ import annotations
 
