@@ -63,7 +63,7 @@ async def audit_of(session: Session, run_id: str) -> list[AuditView]:
 async def hierarchy_of(session: Session, id: str, runs_max: int) -> HierarchyView:
     """Return a hierarchy, by the id of its root. With the id of a run, return the part of the hierarchy below that run.
 
-    Raises as `tree_of`.
+    Raises the same errors as `tree_of`.
     """
     tree = await tree_of(session, id, runs_max)
     found = await session.caller_store.hierarchy(id)

@@ -22,7 +22,7 @@ _LOOKS_FIRST: Final = 4  # During the first checks an engine may just be taking 
 
 
 class Obstacles:
-    """Logs why the run that one caller waits for does not continue.
+    """Logs the reason why a run does not continue while a caller waits for it.
 
     A reason is logged again only after it has changed.
     """

@@ -90,7 +90,9 @@ class RootHandle:
         return await tree_of(self._session, self.id, runs_max)
 
     async def hierarchy(self, *, runs_max: int = RUNS_MAX) -> HierarchyView:
-        """Return the tree of the hierarchy, and the events of each message, oldest first. Raises as `tree`."""
+        """Return the tree of the hierarchy, and the events of each message, oldest first. Raises the same errors as
+        `tree`.
+        """
         return await hierarchy_of(self._session, self.id, runs_max)
 
 

@@ -112,7 +112,7 @@ class RunHandle(Generic[R]):
     async def hierarchy(self, *, runs_max: int = RUNS_MAX) -> HierarchyView:
         """Return the tree of an operation's run, and the events of each of its messages, oldest first.
 
-        Raises as `tree`.
+        Raises the same errors as `tree`.
         """
         return await hierarchy_of(self._session, self.id, runs_max)
 
@@ -141,7 +141,7 @@ class RunHandle(Generic[R]):
     ) -> str:
         """Return a picture of the run's graph with its tokens, as SVG or as a Mermaid flowchart.
 
-        If you have the tokens already, pass them to save a replay. Raises as `tokens`.
+        If you have the tokens already, pass them to save a replay. Raises the same errors as `tokens`.
         """
         return await graph_runs.drawing_of(self._session, self.id, form, graph, tokens)
 
@@ -150,8 +150,8 @@ class RunHandle(Generic[R]):
     ) -> GraphEvents:
         """Return the events of a graph's run: tokens were created, moved along edges, joined and ended, and nodes did
         their work. The events are derived from the journal and numbered from 1 on. Each call returns the same events,
-        and more as the run continues. `after` is the number of the last event that you have. Raises as `tokens`. Raises
-        Misuse for a limit that is out of range.
+        and more as the run continues. `after` is the number of the last event that you have. Raises the same errors as
+        `tokens`. Raises Misuse for a limit that is out of range.
         """
         return await graph_runs.graph_events_of(self._session, self.id, after, limit, graph)
 

@@ -48,12 +48,13 @@ class PreparedStart(Generic[R]):
     def insert(self, connection: object) -> RunHandle[R]:
         """Write the start with a blocking connection.
 
-        This uses only the connection, so you may call it in any thread. Raises as `start(connection=…)`.
+        This uses only the connection, so you may call it in any thread. Raises the same errors as
+        `start(connection=…)`.
         """
         return self._inserted(insert(connection, self._insertion()))
 
     async def insert_async(self, connection: object) -> RunHandle[R]:
-        """Write the start with a connection of any kind. Raises as `start(connection=…)`."""
+        """Write the start with a connection of any kind. Raises the same errors as `start(connection=…)`."""
         return self._inserted(await insert_async(connection, self._insertion()))
 
     async def submit(self) -> RunHandle[R]:

@@ -205,7 +205,7 @@ class Tasks:
             raise closed(task) if task.status != "open" else lost(task, worker)
 
     async def release(self, id: str, worker: str, *, actor: str | None = None) -> None:
-        """Give a task back: it is open again at once. Raises as `heartbeat`."""
+        """Give a task back: it is open again at once. Raises the same errors as `heartbeat`."""
         await self._release(id, worker, actor)
 
     async def fail(self, id: str, worker: str, error: str, *, retry: bool, actor: str | None = None) -> None:

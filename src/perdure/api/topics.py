@@ -174,7 +174,7 @@ class Topics:
     async def fail(self, id: str, reason: str, *, type: str = "Refused", actor: str = "api") -> None:
         """Fail the run of a handler that is a person or another system.
 
-        Call this only if no work of the handler needs to be undone. Raises as `complete`.
+        Call this only if no work of the handler needs to be undone. Raises the same errors as `complete`.
         """
         checked_remark(reason, actor)
         checked_text(type, "the type of a failure")

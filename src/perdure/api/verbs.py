@@ -110,7 +110,8 @@ async def start_many(
 ) -> Sequence[RunHandle[R]]:
     """Start many runs in shared commits. Return their handles, in the order of the calls, once all runs are durable.
 
-    All calls are checked before the first run is started. If a call is wrong, no run is started. Raises as `start`.
+    All calls are checked before the first run is started. If a call is wrong, no run is started. Raises the same errors
+    as `start`.
     """
     session = self.session
     prepared = [await prepare(session, call, tags=tags, deadline=deadline, actor=actor) for call in calls]
@@ -172,7 +173,8 @@ async def prepare_start(
 ) -> PreparedStart[Any]:
     """Check a start without writing anything, and return the prepared start.
 
-    Synchronous code can then write the start in its own transaction: `prepared.insert(connection)`. Raises as `start`.
+    Synchronous code can then write the start in its own transaction: `prepared.insert(connection)`. Raises the same
+    errors as `start`.
     """
     return await prepare(
         self.session, call, input, version=version, id=id, tags=tags, deadline=deadline, actor=actor

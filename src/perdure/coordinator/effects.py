@@ -52,8 +52,8 @@ class Effects:
             await asyncio.sleep(0)
 
     def stop(self) -> None:
-        """Perform at most the next part. The engine has ended. The engine that takes over its runs performs the
-        rest.
+        """Perform at most the next part, because the engine has ended. The engine that takes over its runs performs the
+        remaining effects.
         """
         while len(self._waiting) > 1:
             self._waiting.pop()

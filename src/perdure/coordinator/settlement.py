@@ -1,7 +1,7 @@
 """Settling a batch: its ops are decided, committed and answered, or refused, whatever the outcome of the commit is.
 
 After a conflict, the affected runs are read again, and the remaining ops are decided again. A batch that is refused for
-good is split until only the op is left that causes the refusal. If a batch was committed but the answer was lost, its
+good is split until only the op that causes the refusal is left. If a batch was committed but the answer was lost, its
 result is read from the store.
 """
 
@@ -176,7 +176,7 @@ class Settlement:
         return batch
 
     async def _isolate(self, items: list[Item], refusal: CommitRefused | RowDamaged) -> None:
-        """Split a batch that was refused for good until only the op is left that causes the refusal. Then only this op
+        """Split a batch that was refused for good until only the op that causes the refusal is left. Then only this op
         fails.
         """
         if len(items) > 1:

@@ -308,7 +308,7 @@ class _Begun(Struct, frozen=True):
 
     @property
     def ended(self) -> str:
-        """Return the id under which the store keeps that the sign-in was finished.
+        """Return the id of the stored row that says that the sign-in was finished.
 
         No session of a person has this id.
         """

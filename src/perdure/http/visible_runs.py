@@ -97,14 +97,14 @@ class Reach:
     # all others. So it cannot find out, by trying, which ids and keys others have used. It also cannot take them first.
 
     def key_scope(self, workflow: str, tags: Mapping[str, str]) -> str | None:
-        """Return the scope, as text, whose keys the caller uses for a run of this workflow with these tags. Return None
-        if the caller's scope applies to everything.
+        """Return the text of the scope to which the caller's keys belong, for a run of this workflow with these tags.
+        Return None if the caller's scope applies to everything.
         """
         return next(iter(self._key_scopes(workflow, tags)), None)
 
     async def key_scope_of(self, run_id: str) -> str | None:
-        """Return the scope, as text, whose keys the caller uses for an existing run. Return None if the caller's scope
-        applies to everything.
+        """Return the text of the scope to which the caller's keys belong, for an existing run. Return None if the
+        caller's scope applies to everything.
         """
         if self._grants.includes(Scope.OPERATE):
             return None

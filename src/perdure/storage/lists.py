@@ -63,7 +63,7 @@ def for_each_status(part: str, statuses: int) -> str:
 def cursor(wanted: RunFilter) -> tuple[int, int, str]:
     """Return the time at which the listing ends (inclusive) and the place where it starts (exclusive).
 
-    The empty id is used, because no id sorts before it.
+    With `created_before`, the place has an empty id, because no id sorts before it.
     """
     starts = [(_LAST, "\U0010ffff")]
     if wanted.created_before is not None:

@@ -35,11 +35,11 @@ class Retry:
 
     `attempts` includes the first attempt. `backoff` says how the pause before the n-th retry grows. With "exponential"
     the pause is initial × multiplier^(n-1), with "linear" it is initial × n, and with "none" it is always `initial`.
-    The pause is at most `maximum`. Then the pause varies at random. The fraction `jitter` of the pause is the width of
-    the variation: half of it up, half of it down. Durations are timedeltas or seconds. The default of `maximum` is five
-    minutes, or `initial` if that is longer. `retry_on` limits retries to these exceptions, and `give_up_on` excludes
-    exceptions from retries. `recoverable` replaces both lists, and `delay` replaces the computed pause. A pause longer
-    than a second survives a crash, together with the number of attempts so far.
+    The pause is at most `maximum`. Then the pause varies at random, by at most half of `jitter` times the pause, up or
+    down. Durations are timedeltas or seconds. The default of `maximum` is five minutes, or `initial` if that is longer.
+    `retry_on` limits retries to these exceptions, and `give_up_on` excludes exceptions from retries. `recoverable`
+    replaces both lists, and `delay` replaces the computed pause. A pause longer than a second survives a crash,
+    together with the number of attempts so far.
 
     If the exception has an attribute `retry_after_s`, the next attempt waits at least that many seconds, but at most a
     day. So a step can respect a server's Retry-After.

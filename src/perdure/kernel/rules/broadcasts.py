@@ -38,7 +38,7 @@ class Freed(Struct, frozen=True):
 
 class Queue(Struct, frozen=True):
     """Asks for the events in the queue of a name that have not expired. They are in order, after the number `after`, up
-    to a limit. Both consumed and retained kinds of events are included.
+    to a limit. Events for one reader and retained events are both included.
     """
 
     name: str

@@ -22,7 +22,7 @@ Read = Callable[[Sequence[str]], Awaitable[Mapping[str, Failure]]]  # takes plac
 class KnownFailures:
     """Failures that this process has stored or read, by place. They do not need to be read again.
 
-    Thousands of children that roll back at once have the same cause, for example. When there are too many, the oldest
+    For example, thousands of children that roll back at once have the same cause. When there are too many, the oldest
     failures are forgotten.
     """
 

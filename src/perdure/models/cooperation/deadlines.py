@@ -1,7 +1,7 @@
 """Deadlines of operations. A deadline applies to the happy path, to the rollback, or to both. Deadlines travel in the
-context of messages.
+context of messages, so children inherit them.
 
-So children inherit them. The earliest deadline counts. Its trace keeps the other deadlines. A run that misses a
+If a run has several deadlines, the earliest counts. Its trace keeps the other deadlines. A run that misses a
 deadline gives up as if it were cancelled (cancellation.py). Deadlines of functions and graphs are in
 perdure/kernel/rules/deadlines.py.
 """

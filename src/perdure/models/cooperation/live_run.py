@@ -164,8 +164,8 @@ class LiveOperation:
         return (self.folding or self.folded()).progress()
 
     def folded(self) -> Folding:
-        """Return the fold of its rows. While the run has a draft, the fold includes the rows of the draft. `forget`
-        drops these rows.
+        """Return the fold of the run's rows. While the run has a draft, the fold includes the rows of the draft.
+        `forget` drops these rows.
 
         Raises Mismatch.
         """

@@ -264,7 +264,7 @@ def _crossings(layers: Sequence[Sequence[_Slot]]) -> int:
 
 
 def _crossings_below(layer: Sequence[_Slot]) -> int:
-    """Return the number of pairs of lines to the layer below that cross."""
+    """Return how often lines to the layer below cross each other."""
     ends = [end for slot in layer for end in sorted(one.index for one in slot.below)]
     size = max(ends, default=-1) + 1
     tree = [0] * (size + 1)

@@ -70,8 +70,8 @@ class Edge(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def began(self) -> int:
-        """The number under which `laps` has the time when a token first took this edge. It is used only if the edge has
-        a time limit.
+        """The key, in a token's `laps`, for the time when the token first took this edge. It is used only if the edge
+        has a time limit.
         """
         return self.number + _TIMES_FROM
 

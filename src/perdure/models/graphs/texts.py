@@ -148,7 +148,7 @@ def _named(parts: Any, place: str) -> str:
 
 
 def _unquoted(place: str, parts: Any, path: Path, value: str) -> str:
-    """Return the problem of a date or a time without quotes. YAML does not read it as a text."""
+    """Return the problem for a date or a time without quotes, because YAML does not read it as a text."""
     where = place_of(path, parts)
     quoted = f"\"'{value}'\" where expressions go, and '{value}' elsewhere"
     return f"{place}, {where}: {value} is a date in YAML, and no text: quote it, as {quoted}"
@@ -200,8 +200,8 @@ def _from_yaml(text: str, place: str) -> tuple[Any, dict[Path, int], list[tuple[
 def _loader(yaml: Any, place: str) -> Any:
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
         """A YAML loader that refuses duplicate keys. YAML's usual loaders keep the last of them. It also refuses texts
-        whose nesting is too deep, or that would be too large without aliases. `1:30` is a text, as in YAML 1.2, and not
-        a number in base 60. The time for reading a number in base 60 grows with the square of its digits.
+        whose nesting is too deep, or that would be too large with all aliases written out. `1:30` is a text, as in YAML
+        1.2, and not a number in base 60. The time for reading a number in base 60 grows with the square of its digits.
         """
 
         def __init__(self, text: str) -> None:

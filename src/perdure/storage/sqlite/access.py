@@ -1,4 +1,4 @@
-"""Tokens of the HTTP API and sessions of the dashboard. They are written in transactions of their own, and read."""
+"""Tokens of the HTTP API and sessions of the dashboard: writes in transactions of their own, and reads."""
 
 from __future__ import annotations
 

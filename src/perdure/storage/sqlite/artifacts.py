@@ -1,4 +1,4 @@
-"""Artifacts: written inside a commit, and read."""
+"""Artifacts: writes inside a commit, and reads."""
 
 from __future__ import annotations
 

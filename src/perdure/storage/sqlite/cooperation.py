@@ -1,5 +1,5 @@
-"""Messages, their events, return values and handlers. They are written inside a commit or in transactions of their own,
-and read.
+"""Messages, their events, return values and handlers: writes inside a commit or in transactions of their own, and
+reads.
 """
 
 from __future__ import annotations

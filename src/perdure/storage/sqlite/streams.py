@@ -1,4 +1,4 @@
-"""Values that runs publish, and items of their streams. They are written inside a commit, and read in pages."""
+"""Values that runs publish, and items of their streams: writes inside a commit, and reads in pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks. They are written inside a commit, claimed and renewed in transactions of their own, and read."""
+"""Tasks: writes inside a commit, claims and renewals in transactions of their own, and reads."""
 
 from __future__ import annotations
 

@@ -298,7 +298,7 @@ async def _driven(drive: Drive, env: Environment, run: RunHandle[Any] | RootHand
 
 
 async def _outcome(run: RunHandle[Any] | RootHandle) -> Outcome | None:
-    """Return how a run has ended. If it is held, return that. Return None if it goes on."""
+    """Return the outcome of a run that has ended or is held. Return None if the run goes on."""
     if isinstance(run, RootHandle):
         views = _views((await run.tree()).children)
     else:

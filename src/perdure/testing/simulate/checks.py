@@ -93,7 +93,7 @@ def _journeys(database: MemoryDatabase, expected: Expected) -> Iterator[str]:
 
 
 def _letters(database: MemoryDatabase, expected: Expected) -> Iterator[str]:
-    """Check that each event that its run has never read is exactly one dead letter."""
+    """Check that each event that was never read has become exactly one dead letter."""
     found = Counter(json.loads(letter.value)["number"] for letter in database.tables.letters.values())
     if doubled := sorted(number for number, times in found.items() if times > 1):
         yield f"letters {doubled} are there more than once"

@@ -119,7 +119,7 @@ def _hears() -> None:
 
 
 def _hurry() -> None:
-    """Wait for the first of a job and a timeout. If the timeout wins, the run must not get the job."""
+    """Wait until a job arrives or a timeout has passed. If the timeout wins, the run must not get the job."""
     graph = _begun("hurry")
     graph.node("take", wait(Job, where={"lane": "input.lane"}))
     graph.node("late", timer("input.seconds"))
