@@ -177,7 +177,7 @@ async def complete_task(request: Asked, client: TheClient, task_id: Id, data: JS
 
 
 def _takes_all(task: TaskView) -> bool:
-    """Return whether a task belongs to a remote node of a graph. The schema of such an answer has all three parts."""
+    """Return whether a task belongs to a remote node of a graph. The answer to such a task has all three parts."""
     return set(task.schema.get("properties", ())) == {"result", "context_updates", "staged_artifacts"}
 
 
