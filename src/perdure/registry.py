@@ -108,8 +108,8 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
         self._known[key] = workflow
 
     def offers(self) -> list[Offer]:
-        """Return the code of this registry in the form that an engine stores, so that other engines see it. An offer
-        has a fingerprint once something has asked for fingerprints.
+        """Return the code of this registry as offers. With offers, an engine asks the store for runs that fit its code.
+        An offer has a fingerprint once something has asked for fingerprints.
         """
         found = [
             Offer(name, version, offered(workflow), workflow.model) for (name, version), workflow in self._known.items()

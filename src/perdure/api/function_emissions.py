@@ -21,8 +21,8 @@ from perdure.session import Session
 
 
 class FunctionEmissions:
-    """Emits messages for functions, and rolls their hierarchies back. `levels` returns the levels of hierarchies; it is
-    available once the engine is open.
+    """Emits messages for functions, and rolls their hierarchies back. `levels` returns the object that finds the
+    nesting levels of runs. It may be called once the engine is open.
     """
 
     def __init__(self, session: Session, levels: Callable[[], Levels]) -> None:

@@ -60,7 +60,7 @@ class Operations(dict[Handler, Operation[Any]]):
             yield from versions.values()
 
     def offers(self) -> Iterator[Offer]:
-        """Yield the code of this engine in the form that the store keeps.
+        """Yield the code of this engine as offers. With offers, the engine asks the store for runs that fit its code.
 
         Runs that have not begun are offered to one version only. A hold on such a run has the fingerprint of that
         version. If another version lifted the hold, the run would only be held again.
