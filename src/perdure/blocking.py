@@ -1,7 +1,7 @@
-"""A client or an engine for code that does not await: scripts, notebooks, Django and Flask.
+"""A client or an engine for code without `await`: scripts, notebooks, Django and Flask.
 
-It is not a second API: it runs the coroutines of the client or the engine on the event loop of one thread, and waits
-for their results.
+This is not a second API. One thread runs an event loop with the coroutines of the client or the engine, and callers
+wait for the results.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Outcome = tuple[T] | BaseException
 
 @checked(own=("coroutine", "items", "timeout"))
 class Blocking(Generic[C]):
-    """Runs a client or an engine on a thread of its own, and waits for its coroutines.
+    """Runs a client or an engine in a thread of its own, and waits for the results of its coroutines.
 
         client = Client("sqlite:///shop.db")
         wait = Blocking(client)
@@ -39,11 +39,11 @@ class Blocking(Generic[C]):
         run = wait(client.start(checkout("o-17"), id="o-17"))
         total = wait(run.result(), timeout=30)
 
-    Any number of threads may use one Blocking at the same time, whether or not an event loop runs in them. It opens at
+    Any number of threads may use one Blocking at the same time, even threads in which an event loop runs. It opens at
     its first use, at `open()`, or at the start of a `with` block. It closes at `close()` or at the end of the `with`
-    block. If it is still open when the program ends, it closes then. With an engine, it closes when the main thread
-    ends. A process that is forked after the Blocking was opened cannot use it. If you fork before, each process opens a
-    client of its own.
+    block. If a Blocking with a client is still open when the program ends, it closes then. A Blocking with an engine
+    closes when the main thread ends. A process that is forked after the Blocking was opened cannot use the Blocking. If
+    you fork before you open it, each process opens a client of its own.
     """
 
     def __init__(self, client: C) -> None:
@@ -64,7 +64,7 @@ class Blocking(Generic[C]):
         self.close()
 
     def open(self) -> None:
-        """Open the client, unless it is open already.
+        """Open the client, unless it is already open.
 
         Raises the errors of the client's `open`. After an error, you may call this again.
         """
@@ -77,8 +77,8 @@ class Blocking(Generic[C]):
 
         Idempotent. Calls that still wait in other threads raise EngineStopped.
 
-        In a process that was forked after the client was opened, this does nothing: the client belongs to the process
-        that opened it.
+        In a process that was forked after the client was opened, this does nothing, because the client belongs to the
+        process that opened it.
         """
         if self._is_foreign():
             return
@@ -96,11 +96,11 @@ class Blocking(Generic[C]):
             self._thread.join()
 
     def __call__(self, coroutine: Coroutine[Any, Any, T], *, timeout: Duration | None = None) -> T:
-        """Wait for a coroutine of the client, or of a run's handle, and return its result. Raises the coroutine's
-        error.
+        """Wait for a coroutine of the client, or of a run's handle, and return its result. Raises the error that the
+        coroutine raises.
 
-        Raises TimeoutError after `timeout`. The time to open the client does not count. After a timeout or Ctrl-C the
-        request may still be carried out. If the request has an id or a key, you can send it again.
+        Raises TimeoutError after `timeout`. The time that opening the client takes does not count. After a timeout or
+        Ctrl-C the request may still be carried out. If the request has an id or a key, you can send it again.
         """
         try:
             _check_waitable(coroutine)
@@ -110,7 +110,7 @@ class Blocking(Generic[C]):
                 future = self._submit(coroutine)
         except BaseException:
             if asyncio.iscoroutine(coroutine):
-                coroutine.close()  # So that Python does not warn of a coroutine that was never awaited.
+                coroutine.close()  # Without this, Python warns of a coroutine that was never awaited.
             raise
         return self._result(future, timeout)
 
@@ -167,7 +167,7 @@ class Blocking(Generic[C]):
             if future.cancel():
                 message = f"it was not done within {timeout} s; what was asked for may still be done"
                 raise TimeoutError(message) from None
-            outcome = future.result()  # The coroutine ended at that moment.
+            outcome = future.result()  # The coroutine has just ended.
         except CancelledError:
             if self._state != "closed":
                 raise
@@ -179,10 +179,11 @@ class Blocking(Generic[C]):
             try:
                 raise outcome
             finally:
-                del outcome, future  # The error's traceback has this frame, so the frame must not keep the error.
+                # The error's traceback refers to this frame, so the frame must not refer to the error.
+                del outcome, future
         return outcome[0]
 
-    # Callers that must not wait.
+    # Callers that may not wait here.
 
     def _is_foreign(self) -> bool:
         return self._pid is not None and self._pid != os.getpid()
@@ -200,9 +201,10 @@ class Blocking(Generic[C]):
 
 
 def _before_pools(close: WeakMethod[Callable[[], None]]) -> None:
-    """Register a function that is called when the program ends, before Python closes all thread pools. If an engine
-    closed later, its steps that need a thread pool would fail. Only a private hook of `threading` is called that
-    early."""
+    """Register a function that is called at the end of the program, before Python closes all thread pools. If an engine
+    closed after that, its steps that need a thread pool would fail. Of Python's hooks, only a private hook of
+    `threading` is called early enough.
+    """
     register: Callable[[Callable[[], object]], object] = getattr(threading, "_register_atexit", atexit.register)
     register(lambda: found() if (found := close()) is not None else None)
 
@@ -217,8 +219,9 @@ def _check_waitable(coroutine: object) -> None:
 
 
 async def _outcome(coroutine: Coroutine[Any, Any, T]) -> _Outcome[T]:
-    """Return the outcome of a coroutine as a value. The thread that waits for the coroutine raises its error; the event
-    loop never does."""
+    """Return the outcome of a coroutine as a value. The waiting thread raises the coroutine's error; the event loop
+    never raises it.
+    """
     try:
         return (await coroutine,)
     except asyncio.CancelledError:

@@ -1,9 +1,10 @@
 """The API of an engine without its workflow code: start runs, send events, read and change runs from any process.
 
 A client registers with the store, as an engine does, but owns no runs. If an engine owns a run, that engine decides
-about changes of the run. Otherwise the client decides about them itself.
+about the changes that a client requests. If no engine owns the run, the client decides itself.
 
-The verbs are in api/verbs.py. Everything about one run (status, result, cancel, retry) is in api/run_handle.py.
+The verbs are in api/verbs.py. Everything about one run (status, result, cancel, retry) is on the run's handle, in
+api/run_handle.py.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ from perdure.values.limits import Limits
 
 
 class _Bystander:
-    """The listener of a client. When a run ends, it wakes the callers that wait for that run. It executes no runs."""
+    """The listener of a client. When a run ends, the listener wakes the callers that wait for that run. It executes no
+    runs.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -64,7 +67,7 @@ class _Bystander:
 
 @checked(own=("call",))
 class Client:
-    """Uses a store, and the engines that share it, without executing runs.
+    """Uses a store and the engines that share it, but executes no runs.
 
     Use it as an async context manager; one per process is enough.
 
@@ -85,7 +88,7 @@ class Client:
         options = SessionOptions(
             clock=clock, codec=codec, ids=ids, limits=limits or Limits(), poll_s=poll_s, probe=probe
         )
-        self.session = Session(store, options, kind="client", workflows=Registry([]))  # not for users
+        self.session = Session(store, options, kind="client", workflows=Registry([]))  # internal
         self.runs = Runs(self.session)
         self.tasks = Tasks(self.session)
         self.artifacts = Artifacts(self.session)
@@ -119,7 +122,7 @@ class Client:
     async def open(self) -> None:
         """Open the store, and register with it.
 
-        Raises StoreError. If you gave the store by its URL, you may try again after an error.
+        Raises StoreError. If you passed the store as a URL, you may call this again after an error.
         """
         session = self.session
         session.assemble(_Bystander(session))
@@ -133,7 +136,7 @@ class Client:
         session.watch(self.engines.mark_dead)
 
     async def shutdown(self) -> None:
-        """Finish the requests that were made, and close the store.
+        """Finish the requests that callers have made, and close the store.
 
         Idempotent. If this call is cancelled, the client closes at once.
         """

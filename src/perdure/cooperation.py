@@ -1,4 +1,4 @@
-"""Structured cooperation: operations that handle messages in steps, and roll back together."""
+"""Operations that handle messages in steps and roll back together (structured cooperation)."""
 
 from perdure.api.root_handle import RootHandle
 from perdure.errors import InfrastructureFailed

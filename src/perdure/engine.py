@@ -36,8 +36,8 @@ class Engine:
     """Executes workflows on a store. Use it as an async context manager, one per process and store.
 
     `store` is a URL ("sqlite:///shop.db", "postgresql://…", "memory://") or a Store. `workflows` are the workflows that
-    the engine executes; the default is all decorated ones. `resources` are objects that steps share, by type, such as
-    connection pools and clients. `limits` bound how many steps run at once, and everything else.
+    the engine executes; the default is all decorated workflows. `resources` are objects that steps share, by type, for
+    example connection pools and clients. `limits` bound how many steps run at once, how large values may be, and more.
 
     Leaving the context shuts the engine down gracefully. Killing the process at any moment loses nothing.
     """
@@ -58,8 +58,8 @@ class Engine:
         options = SessionOptions(
             clock=clock, codec=codec, ids=ids, limits=limits or Limits(), poll_s=poll_s, probe=probe
         )
-        self.session = Session(store, options, kind="engine", workflows=Registry(workflows))  # not for users
-        self.runtime = Runtime(self.session, resources or {})  # not for users
+        self.session = Session(store, options, kind="engine", workflows=Registry(workflows))  # internal
+        self.runtime = Runtime(self.session, resources or {})  # internal
         self.runs = Runs(self.session)
         self.tasks = Tasks(self.session)
         self.artifacts = Artifacts(self.session)
@@ -93,15 +93,15 @@ class Engine:
     async def open(self) -> None:
         """Open the store, register with it, and recover runs that no live engine owns.
 
-        Raises StoreBusy if the store cannot be used now, StoreUnavailable if it stops answering meanwhile, StoreBroken,
-        DuplicateWorkflow.
+        Raises StoreBusy if the store cannot be used now, StoreUnavailable if it stops answering during the call,
+        StoreBroken, and DuplicateWorkflow.
         """
         await self.runtime.open()
 
     async def recover(self) -> RecoveryReport:
         """Continue every run that no live engine owns and whose workflow this engine has.
 
-        The engine does this when it opens, and regularly after that.
+        The engine also calls this when it opens, and then regularly.
         """
         return await self.runtime.recover()
 
@@ -109,8 +109,9 @@ class Engine:
         """Shut the engine down: start nothing new, let running steps end within the grace period, commit, and release
         all runs. Idempotent.
 
-        If this call is cancelled, the engine ends at once, as if it had been killed, and other engines recover its
-        runs."""
+        If this call is cancelled, the engine ends at once, as if the process had been killed. Other engines then
+        recover its runs.
+        """
         grace = self.session.limits.grace_s if grace is None else grace
         await self.runtime.shutdown(span_of(grace, "grace").total_seconds())
 

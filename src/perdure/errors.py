@@ -1,4 +1,4 @@
-"""Every error Perdure raises, in one tree.
+"""All errors that Perdure raises, in one class tree.
 
     PerdureError
     ├── Misuse                      the call was wrong: nothing was written
@@ -76,8 +76,9 @@
         └── InvariantViolated                an invariant does not hold
             └── RowDamaged                   a stored row is not what Perdure wrote
 
-`NonRetryable` is a marker for users' own exceptions: a step that raises one is not retried. `InfrastructureFailed` is
-the opposite, for steps of operations: a step that raises one is retried until it succeeds or raises something else.
+`NonRetryable` is a marker for users' own exceptions. A step that raises such an exception is not retried.
+`InfrastructureFailed` is the opposite, for steps of operations. A step that raises it is retried until it succeeds or
+raises another exception.
 """
 
 from __future__ import annotations
@@ -90,7 +91,9 @@ if TYPE_CHECKING:
 
 
 class PerdureError(Exception):
-    """The root of all errors. Keyword arguments become attributes, so that callers need not parse the message."""
+    """The base class of all errors. Keyword arguments become attributes, so that callers do not need to parse the
+    message.
+    """
 
     def __init__(self, message: str, **attributes: Any) -> None:
         super().__init__(message)
@@ -102,9 +105,10 @@ class NonRetryable(Exception):
 
 
 class InfrastructureFailed(Exception):
-    """Raise this, or a subclass, from a step of an operation when something that it needs is down: a database, a
-    network. Perdure retries the step without a limit, with a pause that grows to a minute. Nothing is rolled back, and
-    the step's retry policy does not count these attempts. A cancellation or a deadline ends them between two attempts.
+    """Raise this, or a subclass, from a step of an operation when something that the step needs is down, for example a
+    database. Perdure retries the step without a limit. The pauses between attempts grow to a minute. Nothing is rolled
+    back, and the step's retry policy does not count these attempts. A cancellation or a deadline stops the retries
+    between two attempts.
     """
 
 
@@ -115,7 +119,7 @@ class InvalidArguments(Misuse, TypeError): ...
 
 
 class InvalidDefinition(Misuse):
-    """A definition is invalid. For a graph, `problems` lists everything that is wrong, each with its place."""
+    """A definition is invalid. For a graph, `problems` lists every mistake with its place."""
 
     problems: Sequence[str]
 
@@ -130,7 +134,7 @@ class UnstorableValue(Misuse): ...
 
 
 class HostDenied(Misuse):
-    """This engine does not let its nodes connect to `host` (a name or an address), or send a secret to it."""
+    """This engine does not allow its nodes to connect to `host` (a name or an address), or to send a secret to it."""
 
     host: str
 
@@ -176,7 +180,7 @@ class RunNotWaiting(Misuse):
 
 
 class KeyReused(Misuse):
-    """Another event was sent with this key. `event_id` is the id of that event."""
+    """Another event was already sent with this key. `event_id` is the id of that event."""
 
     event: str
     key: str
@@ -195,14 +199,17 @@ class TaskNotFound(Misuse, LookupError):
 
 
 class TaskClosed(Misuse):
-    """The task is closed. `status` says how: answered or withdrawn."""
+    """The task is closed. `status` says why: answered or withdrawn."""
 
     task_id: str
     status: str
 
 
 class InvalidAnswer(Misuse):
-    """The answer does not fit the task's schema. `path` says where, as in $.lines[2].amount."""
+    """The answer does not fit the task's schema.
+
+    `path` is the wrong part of the answer, for example $.lines[2].amount.
+    """
 
     task_id: str
     path: str
@@ -283,7 +290,7 @@ class TaskFailed(Outcome):
 
 
 class RollbackFailed(Outcome):
-    """Compensations failed. `__cause__` is the failure of the first one."""
+    """Compensations failed. `__cause__` is the failure of the first compensation that failed."""
 
 
 class RunCancelled(Outcome):
@@ -295,15 +302,18 @@ class DeadlineExceeded(Outcome): ...
 
 
 class HttpFailed(Outcome):
-    """The server answered an HTTP node's request with an error `status`, or not at all (None)."""
+    """The server answered an HTTP node's request with an error `status`. If the server did not answer, `status` is
+    None.
+    """
 
     status: int | None
     body: str
 
 
 class McpFailed(Outcome):
-    """A tool of an MCP server failed, and `content` is its answer. Or the tool was not called, and `code` is the code
-    of the server's error, None if the server did not answer."""
+    """A tool of an MCP server failed, or could not be called. If the tool failed, `content` is its answer. Otherwise
+    `code` is the code of the server's error, or None if the server did not answer.
+    """
 
     tool: str
     code: int | None
@@ -312,25 +322,30 @@ class McpFailed(Outcome):
 
 class LlmFailed(Outcome):
     """A model's server did not answer, or its answer cannot be read. Another attempt may succeed, so the retry policy
-    applies. `status` is the status of the answer, if there was one; `retry_after_s` is the pause that the server asks
-    for."""
+    applies. `status` is the HTTP status of the answer, if the server answered. `retry_after_s` is the pause that the
+    server asks for.
+    """
 
     status: int | None = None
     retry_after_s: float | None = None
 
 
 class LlmRefused(LlmFailed, NonRetryable):
-    """The request is wrong or not allowed, or the model declined. It is not retried: the result would be the same."""
+    """The request is wrong or not allowed, or the model refused to answer. The request is not retried, because the
+    result would be the same.
+    """
 
 
 class LlmTruncated(LlmFailed, NonRetryable):
-    """The answer was cut off at its maximum number of tokens. `output` is its beginning."""
+    """The answer was cut off at its maximum number of tokens. `output` is the beginning of the answer."""
 
     output: str
 
 
 class LlmOutputInvalid(LlmFailed, NonRetryable):
-    """The answer does not fit its schema, after as many repairs as the node allows. `problem` says what is wrong."""
+    """The answer does not fit the node's schema, even after all repairs that the node allows. `problem` says what is
+    wrong.
+    """
 
     output: str
     problem: str
@@ -339,7 +354,7 @@ class LlmOutputInvalid(LlmFailed, NonRetryable):
 
 
 class GraphFailed(Outcome):
-    """A run of a graph cannot go on. `place` says where in the definition."""
+    """A run of a graph cannot go on. `place` is the place in the definition."""
 
     place: str
 
@@ -358,8 +373,9 @@ class NoMatchingEdge(GraphFailed): ...
 
 
 class JoinFailed(GraphFailed):
-    """A join cannot go on. If branches failed, `__cause__` is the failure of the first one. `branches` describes the
-    first failed branches: fork, index, item, node, type and message of each."""
+    """A join cannot go on. If branches failed, `__cause__` is the failure of the first failed branch. `branches`
+    describes the first failed branches: fork, index, item, node, type and message of each.
+    """
 
     branches: Sequence[Mapping[str, Any]]
 
@@ -374,13 +390,13 @@ class GraphTimedOut(GraphFailed, TimeoutError): ...
 
 
 class ScopeFailed(Outcome):
-    """A hierarchy of operations, or a part of it, failed or gave up. `failure` says why, run by run."""
+    """A hierarchy of operations, or a part of a hierarchy, failed or gave up. `failure` says why, for each run."""
 
     failure: Any
 
 
 class StepFailed(Outcome):
-    """A step failed with an exception that cannot be rebuilt in this process. `failure` is what is stored of it."""
+    """A step failed with an exception that cannot be rebuilt in this process. `failure` is the stored failure."""
 
     failure: Failure | None
 
@@ -389,7 +405,10 @@ class StepFailed(Outcome):
 
 
 class MaxRetriesExceeded(StepFailed):
-    """A step failed in every attempt. This is also the `__cause__` of the rebuilt exception of a retried step."""
+    """A step failed in every attempt.
+
+    If a retried step fails, this is also the `__cause__` of its rebuilt exception.
+    """
 
     run_id: str
     position: str
@@ -401,10 +420,11 @@ class StepTimedOut(StepFailed, TimeoutError): ...
 
 
 class StepProcessDied(StepFailed):
-    """The worker process of a step with `process=True` died: out of memory, a crash in native code, a kill.
+    """The worker process of a step with `process=True` died, for example out of memory, by a crash in native code, or
+    by a kill.
 
-    `exit_code` is the exit code of the process: negative if a signal ended it, None if the process never started. The
-    attempt is retried as the policy says.
+    `exit_code` is the exit code of the process. It is negative if a signal ended the process, and None if the process
+    never started. The step is retried as its retry policy says.
     """
 
     exit_code: int | None
@@ -423,8 +443,10 @@ class CommitRefused(StoreError): ...
 
 
 class CommitConflict(StoreError):
-    """The store is not as the batch expected: rows of `run_ids` have another owner or version, or an id is taken;
-    another engine has answered the mail in `mail_ids`; or the handler registry is at version `registry_version`."""
+    """The store is not in the state that the batch expected. Rows of `run_ids` have another owner or version, or an id
+    is taken. Or another engine has answered the mail in `mail_ids`. Or the handler registry is at version
+    `registry_version`.
+    """
 
     run_ids: frozenset[str]
     mail_ids: frozenset[int]
@@ -442,27 +464,32 @@ class CommitConflict(StoreError):
 
 
 class HandlersChanged(StoreError):
-    """A handler was registered or retired after the handlers of a message were read. Read them again."""
+    """A handler was registered or retired after the handlers of a message were read. Read the handlers again."""
 
 
 class AskedMeanwhile(StoreError):
-    """A run of an operation received a request to give up after it had decided to succeed. It must decide again."""
+    """A run of an operation received a request to give up after it had decided to succeed.
+
+    The run must decide again.
+    """
 
 
 class Fenced(StoreError): ...
 
 
 class StoreUnavailable(StoreError):
-    """The store did not answer for `Limits.patience_s`. The message says why, and whether something may have been
-    written."""
+    """The store did not answer for `Limits.patience_s`. The message says why, and whether a write may have been
+    committed.
+    """
 
 
 class StoreBroken(StoreError): ...
 
 
 class StoreMisconfigured(StoreBroken):
-    """The database answers, but cannot be used: tables or rights are missing, or the file is read-only. An engine drops
-    its runs and registers again. It goes on by itself once somebody has repaired the database."""
+    """The database answers, but cannot be used. Tables or rights are missing, or the file is read-only. An engine drops
+    its runs and registers again. The engine goes on by itself once somebody has repaired the database.
+    """
 
 
 class SchemaTooNew(StoreBroken): ...
@@ -478,8 +505,9 @@ class InvariantViolated(EngineBug): ...
 
 
 class RowDamaged(InvariantViolated):
-    """A stored row is not what Perdure wrote: a disk, a tool or a person has changed it. The message names the table,
-    the row, the column and its content."""
+    """A stored row differs from the row that Perdure wrote: a disk, a tool or a person has changed it. The message
+    names the table, the row, the column and its content.
+    """
 
     @classmethod
     def at(cls, table: str, key: object, column: str, value: object, expected: str) -> RowDamaged:

@@ -1,4 +1,7 @@
-"""Graphs: workflows as nodes and edges. The vocabulary beyond that of `perdure` itself."""
+"""Graphs: workflows as nodes and edges.
+
+This module has the names that graphs need in addition to those in `perdure`.
+"""
 
 from perdure.models.bridges.graph_emissions import emit
 from perdure.models.graphs.builder_functions import (

@@ -18,7 +18,7 @@ Code = tuple[str, str, str]  # model ("" if it is not known), name, version
 
 
 def named(workflow: str, version: str, topic: str | None = None) -> str:
-    """Return the name of a workflow with its version, or of an operation with its version and topic, for messages."""
+    """Return a name for messages: a workflow with its version, or an operation with its version and topic."""
     if topic is not None:
         which = f"operation {workflow!r} version {version!r}" if version else f"operation {workflow!r}"
         return f"{which} on topic {topic!r}" if topic else which
@@ -35,11 +35,11 @@ def called(call: RunCall[Any]) -> Workflow[Any, Any]:
 
 
 class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
-    """Workflows by name and version: the given workflows, or, with None, all decorated workflows, including those
+    """Workflows by name and version. With None, these are all decorated workflows, including workflows that are
     decorated later.
 
-    It is a mapping of functions and graphs. Operations are kept separately, by topic and name, since a function, or an
-    operation of another topic, may have the same name.
+    The registry is a mapping of functions and graphs. Operations are kept separately, by topic and name, because a
+    function or an operation of another topic may have the same name.
     """
 
     def __init__(self, workflows: Iterable[Workflow[Any, Any] | Operation[Any]] | None) -> None:
@@ -49,13 +49,14 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
         self._known: dict[tuple[str, str], Workflow[Any, Any]] = {}
         self.operations = Operations()
         self._code: frozenset[Code] = frozenset()
-        self._code_of = (-1, (-1, -1))  # the counts for which `_code` was made: see `code`
+        self._code_of = (-1, (-1, -1))  # the numbers of workflows for which `_code` was computed: see `code`
 
     def code(self) -> frozenset[Code]:
-        """Return all code that can be run here, including code that was defined a moment ago. The call is cheap unless
-        the code has changed.
+        """Return all code that this engine can run, including code that was defined a moment ago. The call is cheap if
+        the code has not changed since the last call.
 
-        The coordinator calls this before it decides a batch, so that decisions need not call it."""
+        The coordinator calls this once before it decides a batch, so that the decisions do not need to.
+        """
         made_of = (len(self._known), workflows_defined())
         if made_of != self._code_of:
             self._code_of = made_of
@@ -72,7 +73,8 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
         for operation in self.operations.all():
             yield "operation", operation.name, operation.stored_version
             if not operation.version:
-                # Earlier versions of Perdure stored runs without the topic: the topic of the run's message decides.
+                # Earlier versions of Perdure stored runs without the topic. For these runs, the topic of the message
+                # decides.
                 yield "operation", operation.name, ""
 
     def load(self) -> None:
@@ -87,8 +89,9 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
                 self.add(workflow)
 
     def names(self) -> list[tuple[str, str]]:
-        """Return the names and versions of all code. The version of an operation is its topic, with its own version if
-        it has one."""
+        """Return the names and versions of all code. The version of an operation is its topic, followed by its own
+        version if it has one.
+        """
         return sorted([*self._known, *((one.name, one.stored_version) for one in self.operations.all())])
 
     def add(self, workflow: Workflow[Any, Any]) -> None:
@@ -105,15 +108,16 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
         self._known[key] = workflow
 
     def offers(self) -> list[Offer]:
-        """Return the code of this registry, as offers for the store. Offers have fingerprints once a fingerprint was
-        needed."""
+        """Return the code of this registry as offers. With offers, an engine asks the store for runs that fit its code.
+        An offer has a fingerprint once something has asked for fingerprints.
+        """
         found = [
             Offer(name, version, offered(workflow), workflow.model) for (name, version), workflow in self._known.items()
         ]
         return [*found, *self.operations.offers()]
 
     def of(self, call: RunCall[Any]) -> Workflow[Any, Any]:
-        """Return the workflow of a call to start. Raises Misuse, UnknownWorkflow, DuplicateWorkflow."""
+        """Return the workflow of a call that is about to start. Raises Misuse, UnknownWorkflow, DuplicateWorkflow."""
         workflow = called(call)
         if isinstance(workflow, Stub):
             return workflow

@@ -1,4 +1,6 @@
-"""The runtime turns a session into an engine: it has the models, timers, recovery, and the effects of commits."""
+"""The runtime turns a session into an engine. It has the models, the timers and the recovery, and it carries out the
+effects of commits.
+"""
 
 from __future__ import annotations
 
@@ -51,13 +53,13 @@ log = logging.getLogger("perdure")
 
 _PURGE_EVERY_S: Final = 60.0
 _ANNOUNCE_AGAIN_S: Final = 1.0
-_DUE_AT_ONCE_MAX: Final = 384  # ops queued or being read: enough for two batches, so that the next one is full
-_KEEPER: Final = "engine"  # the actor in the records of definitions
+# ops that are queued or being read; enough for two batches, so that the next batch is full
+_DUE_AT_ONCE_MAX: Final = 384
+_KEEPER: Final = "engine"  # the actor in the audit of stored definitions
 
 
 class Runtime:
-    """The listener of an engine's session. It continues runs, fires timers, and recovers the runs of engines that have
-    ended."""
+    """The listener of an engine's session. It continues runs, fires timers, and recovers the runs of dead engines."""
 
     def __init__(self, session: Session, resources: Mapping[type[Any], Callable[[], Any]]) -> None:
         self._session = session
@@ -69,9 +71,9 @@ class Runtime:
         self.resources = Resources(resources, own)
         self._deadlines: dict[str, Timer] = {}
         self._is_announcing = False
-        self._kept: set[tuple[str, str]] = set()  # graphs whose definitions the store has
+        self._kept: set[tuple[str, str]] = set()  # graphs whose definitions are in the store
         self._block_watch: BlockWatch | None = None
-        self._has_examined = False  # whether the holds of operations' runs that dead engines left were examined
+        self._has_examined = False  # whether the holds that dead engines left on runs of operations were examined
         self._levels: Levels
         self._recovery: Recovery
         self._sweeper: Sweeper
@@ -101,7 +103,7 @@ class Runtime:
             await self.resources.release()
             await session.close_store()
             if isinstance(error, EngineStopped) and isinstance(error.__cause__, StoreError):
-                raise error.__cause__ from None  # The reason why the engine stopped before it was open.
+                raise error.__cause__ from None  # The cause says why the engine stopped before it was open.
             raise
         session.opened()
         try:
@@ -173,7 +175,10 @@ class Runtime:
         )
 
     async def shutdown(self, grace_s: float) -> None:
-        """Start nothing new, let running steps end within the grace period, commit, release all runs. Idempotent."""
+        """Start nothing new, let running steps end within the grace period, commit, and release all runs.
+
+        Idempotent.
+        """
         session = self._session
         if session.state == "open":
             with session.stopping():
@@ -188,7 +193,7 @@ class Runtime:
         session.stopped()
 
     async def release(self) -> None:
-        """Close all runs in memory. Each turn of the event loop closes a bounded number of them."""
+        """Drop all runs from memory. Each turn of the event loop drops a bounded number of runs."""
         self._timers.close()
         await in_turns(self.functions.closing())
         await self.functions.closings.ended()
@@ -204,18 +209,19 @@ class Runtime:
         if self._block_watch is not None:
             self._block_watch.end()
 
-    # The engine's activity, for tests.
+    # The engine's activity, which tests wait for.
 
     @property
     def is_between_steps(self) -> bool:
-        """Whether nothing is queued, being committed or being loaded: only a running step, time or a caller can make
-        something happen."""
+        """Whether nothing is queued, being committed or being loaded. Then only a running step, the clock or a caller
+        can cause further work.
+        """
         is_busy = self.functions.busy or self.operations.busy or self._sweeper.busy or self._waker.reading
         return self._session.coordinator.idle and not is_busy
 
     @property
     def steps_running(self) -> int:
-        """How many bodies of steps run now."""
+        """How many steps run now."""
         return self.functions.steps_running + self.operations.steps_running
 
     # Recovery.
@@ -233,7 +239,8 @@ class Runtime:
                     self.operations.examine_left()
                 return report
             except Fenced:
-                await session.coordinator.check_fence()  # This registers the engine anew.
+                # `check_fence` registers the engine again if it was marked dead.
+                await session.coordinator.check_fence()
 
     async def _recover_others(self) -> None:
         report = await self._recovery.run()
@@ -245,7 +252,7 @@ class Runtime:
             self._announce_soon()
 
     def lost_track(self) -> None:
-        """Look in the store for runs to continue that memory does not know of."""
+        """Look in the store for runs to continue that are not in memory."""
         self._session.background(self._recover_again())
 
     async def _recover_again(self) -> None:
@@ -255,7 +262,7 @@ class Runtime:
             log.warning("looking for runs to go on with failed and is tried again: %s", error)
 
     async def waiting(self, loaded: Sequence[LoadedRun]) -> set[str]:
-        """Return the ids of those runs that execute nothing now. All runs that are passed in roll back."""
+        """Return the ids of the runs that execute nothing now. All the given runs are rolling back."""
         operations = [one.run for one in loaded if one.run.model == "operation"]
         others = [one for one in loaded if one.run.model != "operation"]
         now = self._session.clock.now()
@@ -266,7 +273,7 @@ class Runtime:
         }
 
     async def _purge_regularly(self) -> None:
-        """Remove what has expired, and look for runs whose code no engine has."""
+        """Regularly remove expired rows, and log runs whose code no live engine has."""
         session = self._session
         events, runs = Events(session), Runs(session)
         outage, strandings = Outage("purge"), Strandings()
@@ -289,9 +296,10 @@ class Runtime:
             self._session.background(self._announce_all())
 
     async def _announce_all(self) -> None:
-        """Notify waiting emitters of new handlers. An emitter that has not been notified yet may go on without the new
-        handlers, as if they had been registered a little later. If this engine ends first, the next engine that reads
-        the registry notifies the emitters."""
+        """Notify waiting emitters of new handlers. Until an emitter is notified, it may go on without the new handlers,
+        as if they had been registered a little later. If this engine ends before it has notified all emitters, the next
+        engine that reads the registry notifies them.
+        """
         try:
             while self._session.handlers.unannounced:
                 try:
@@ -309,17 +317,19 @@ class Runtime:
         self.operations.expect(began)
 
     def workflow_of(self, call: RunCall[Any]) -> Workflow[Any, Any]:
-        """Return the workflow of a call that is to be started. If it is a graph, its definition is stored in the
-        background. Raises Misuse, UnknownWorkflow, DuplicateWorkflow."""
+        """Return the workflow of a call that a caller wants to start. If the workflow is a graph, store its definition
+        in the background. Raises Misuse, UnknownWorkflow, DuplicateWorkflow.
+        """
         workflow = self._session.workflows.of(call)
         if workflow.model == "graph" and (workflow.name, workflow.version) not in self._kept:
             self._session.background(self._keep_definitions([workflow]))
         return workflow
 
     async def _keep_definitions(self, workflows: Iterable[Workflow[Any, Any]]) -> None:
-        """Store the definitions of graphs, for runs that outlive their code. A definition that is stored already is not
-        written again. A failure of the store is logged and does not end this engine: a run whose definition is missing
-        is shown with the definition in the code."""
+        """Store the definitions of graphs, so that a run can be shown after its code has changed. A definition that is
+        already stored is not written again. If the store fails, the failure is logged, and the engine goes on. A run
+        whose definition is missing is shown with the definition in the code.
+        """
         records = Records(self._session)
         for workflow in workflows:
             if workflow.model == "graph" and (workflow.name, workflow.version) not in self._kept:
@@ -350,8 +360,9 @@ class Runtime:
                 log.exception("an effect could not be performed: %r", effect)
 
     def performed(self) -> None:
-        """Let operations' runs go on after their rows are committed. At this point they have got all notices of that
-        commit."""
+        """Let runs of operations go on after their rows are committed. At this point, these runs have received all
+        notices of that commit.
+        """
         self.operations.proceed()
 
     def _begin(self, effect: Begin) -> None:
@@ -386,11 +397,11 @@ class Runtime:
     # Time.
 
     def fingerprint(self) -> None:
-        """Compute the digest of the deployed code, so that all code that is offered from now on has a fingerprint."""
+        """Compute the digest of the deployed code. From now on, the code that this engine offers has a fingerprint."""
         DEPLOYMENT.digest()
 
     def arm_deadline(self, run: Run) -> None:
-        """Let a run end at its deadline, if it has one."""
+        """If a run has a deadline, set a timer for it."""
         if (timer := self._deadlines.pop(run.id, None)) is not None:
             timer.cancel()
         if run.deadline is not None and run.status not in FINISHED:
@@ -409,8 +420,9 @@ class Runtime:
         self._session.coordinator.enqueue(expire, answered)
 
     def _room(self) -> int:
-        """Return how many timers may fire now. Each timer that fires becomes an op, and ops that do not fit into the
-        next batches would only wait."""
+        """Return how many timers may fire now. Each timer that fires becomes an op. More ops than the next batches can
+        take would only wait.
+        """
         reading = self.functions.reading + self._waker.reading
         return _DUE_AT_ONCE_MAX - self._session.coordinator.queued_due - reading
 

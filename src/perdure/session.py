@@ -1,8 +1,9 @@
-"""The session, which a client or an engine shares with its facets: the store, the coordinator, and whether it is open.
+"""The session that a client or an engine shares with its facets. It has the store and the coordinator, and knows
+whether it is open.
 
-A session is created with its options, assembled and registered when it is opened, and released when it ends. Its
-listener carries out the effects of commits. The listener of an engine continues runs; the listener of a client does
-not.
+The constructor takes the options. Opening a session creates its parts and registers it with the store; shutting it down
+retires it. Its listener carries out the effects of commits. The listener of an engine continues runs; the listener of a
+client does not.
 """
 
 from __future__ import annotations
@@ -70,19 +71,21 @@ class SessionListener(Protocol):
         ...
 
     def performed(self) -> None:
-        """Note that all effects of the commits so far are carried out."""
+        """Note that all effects of all commits so far were carried out."""
         ...
 
     def lost_track(self) -> None:
-        """Note that the store may have runs to continue that memory does not know of."""
+        """Note that the store may have runs to continue that are not in memory."""
         ...
 
     async def release(self) -> None:
-        """Release everything in memory. That may be much, so each turn of the event loop releases a bounded part."""
+        """Drop all runs from memory. There may be many runs, so each turn of the event loop drops a bounded number of
+        them.
+        """
         ...
 
     def let_go(self, error: BaseException) -> None:
-        """Release everything that does not need the store. The session has ended, and `error` says why."""
+        """End everything that does not need the store. The session has ended, and `error` says why."""
         ...
 
     def expect(self, began: Iterable[LiveOperation]) -> None:
@@ -90,14 +93,15 @@ class SessionListener(Protocol):
         ...
 
     def workflow_of(self, call: RunCall[Any]) -> Workflow[Any, Any]:
-        """Return the workflow of a call that is to be started. Raises Misuse, UnknownWorkflow."""
+        """Return the workflow of a call that a caller wants to start. Raises Misuse, UnknownWorkflow."""
         ...
 
 
 class Session:
-    """The parts that facets, handles and verbs use. `store` is the store itself. `caller_store` retries for callers
-    while the store is busy, for at most `patience_s`. `engine_store` is for the engine's own parts, and reports a store
-    that is unfit."""
+    """The parts of a client or an engine that facets, handles and verbs use. `store` is the store itself.
+    `caller_store` is for callers: while the store is busy, it retries for at most `patience_s`. `engine_store` is for
+    the engine's own parts: it reports a store that cannot be used.
+    """
 
     def __init__(
         self, store: str | Store, options: SessionOptions, *, kind: Literal["client", "engine"], workflows: Registry
@@ -115,8 +119,9 @@ class Session:
         self.tasks: set[asyncio.Task[Any]] = set()
         self._state = "new"
         self._stopped_by: BaseException | None = None
-        self.sign_off_failure: StoreError | None = None  # why the store could not retire the engine at its shutdown
-        self._ended = asyncio.Event()  # set once the session has stopped, by itself or because it was shut down
+        # the error if the engine's row could not be retired at the shutdown
+        self.sign_off_failure: StoreError | None = None
+        self._ended = asyncio.Event()  # set once the session has ended, by itself or by a shutdown
         self.followers = Followers()
         self.event_pages = EventPages()
         self.listener: SessionListener
@@ -130,7 +135,7 @@ class Session:
 
     @property
     def event_retention_us(self) -> int:
-        """How long an event without an expiry of its own is kept, in microseconds."""
+        """How long an event is kept that has no expiry of its own, in microseconds."""
         return span_of(self.limits.event_retention, "event_retention") // _MICROSECOND
 
     # Opening.
@@ -172,21 +177,23 @@ class Session:
         self._state = "open"
 
     async def close_store(self) -> None:
-        """Close the store after opening has failed. If the store was given by its URL, the session can be opened
-        again."""
+        """Close the store after opening has failed.
+
+        If the store was given as a URL, the session can be opened again.
+        """
         await self.store.close()
         self._state = "new"
         self._stopped_by = None
         self._ended.clear()
         if self._url is not None:
-            was, self.store = self.store, open_store(self._url)  # A store can be opened only once.
+            was, self.store = self.store, open_store(self._url)  # A store object can be opened only once.
             if was.clock is not None and self.clock is was.clock:
                 self.clock = self.store.clock or self.clock
 
     def watch(
         self, recover: Callable[[], Coroutine[Any, Any, object]], is_behind: Callable[[], bool] = lambda: False
     ) -> None:
-        """Begin to watch for the changes that other engines and clients make."""
+        """Begin to look regularly for changes that other engines and clients make."""
         if self.poll_s is not None:
             watch = Watch(
                 self.engine_store,
@@ -214,7 +221,9 @@ class Session:
 
     @property
     def state(self) -> str:
-        """Return "new", "open", "stopping", "stopped", or "broken". A broken session has stopped by itself."""
+        """Return "new", "open", "stopping", "stopped", or "broken". "broken" means that the session has stopped by
+        itself.
+        """
         return self._state
 
     async def until_stopped(self) -> None:
@@ -225,8 +234,9 @@ class Session:
 
     @contextmanager
     def stopping(self) -> Generator[None]:
-        """Shut down inside this block. If something interrupts the block, the engine counts as dead afterwards, and
-        other engines recover its runs."""
+        """Shut the session down inside this block. If an exception leaves the block, the engine counts as dead, and
+        other engines recover its runs.
+        """
         self._state = "stopping"
         try:
             yield
@@ -249,9 +259,8 @@ class Session:
         await self.listener.release()
         self._let_go(EngineStopped(f"the {self.kind} was shut down; the run goes on when an engine has it again"))
         if self.coordinator.is_cut_off:
-            # An exception has left the event loop, and all tasks were cancelled: this is not a graceful end. Runs that
-            # were executing are left as a crash leaves them, so that a run that ends its process at every start is
-            # noticed.
+            # An exception has ended the event loop, and all tasks were cancelled, so this is not a graceful end. Runs
+            # that were executing stay as a crash leaves them. So a run that ends its process at every start is noticed.
             log.warning("the %s was cut off before it could sign off; its runs are recovered", self.kind)
             self.store.abandon()
             return
@@ -275,8 +284,9 @@ class Session:
         self.coordinator.start_over(error)
 
     def broke(self, error: BaseException) -> None:
-        """End the session because the store is lost for good. Callers get the error. The session gives no more signs of
-        life, so that other engines take over its runs."""
+        """End the session, because the store is lost for good. All waiting callers get the error. The session sends no
+        more heartbeats, so that other engines take over its runs.
+        """
         self._state = "broken"
         self._stopped_by = error
         for task in self.tasks:
@@ -286,7 +296,7 @@ class Session:
         self._ended.set()
 
     def _let_go(self, error: BaseException) -> None:
-        """Fail all callers that wait for something, because it will not come any more."""
+        """Raise the error in all callers that wait for something, because they would wait forever."""
         self.listener.let_go(error)
         self.followers.close(error)
         self.mail.close(error)
@@ -305,7 +315,7 @@ class Session:
             log.error("a task of the %s failed: %r", self.kind, error, exc_info=error)
 
     async def cancel_tasks(self) -> None:
-        """End everything that runs in the background."""
+        """Cancel everything that runs in the background."""
         tasks = list(self.tasks)
         for task in tasks:
             task.cancel()
@@ -314,11 +324,12 @@ class Session:
     # Whether the session accepts callers.
 
     def check_open(self, *, to_start: bool = False) -> None:
-        """Raise EngineStopped unless the session accepts callers. While it is stopping, it accepts callers but starts
-        nothing (`to_start`).
+        """Raise EngineStopped unless the session accepts callers. While the session is stopping, it accepts requests,
+        but not those that start something (`to_start`).
 
-        Raises Misuse inside a transactional step. The step holds the store's writer until it ends, so a reply could
-        never come."""
+        Raises Misuse inside a transactional step. Such a step holds the store's writer until it ends, so the request
+        could never be answered.
+        """
         if step := holds_writer.get()():
             raise Misuse(
                 f"the {self.kind} cannot be asked for anything in the transactional step {step!r}: nothing else is "
@@ -342,12 +353,13 @@ class Session:
     # Mail.
 
     async def read_mail(self) -> None:
-        """Read the mail that the last commit has left. Raises StoreError."""
+        """Read the mail that this engine's last commit has left in the store. Raises StoreError."""
         await self.mail.read_for_caller(self.coordinator, self.caller_store)
 
     async def try_to_read_mail(self) -> None:
-        """Read the mail that the last commit has left. If the store or the session cannot do that now, this process or
-        another one reads it later."""
+        """Read the mail that this engine's last commit has left in the store. If the store or the session cannot do
+        that now, this process or another process reads the mail later.
+        """
         with suppress(EngineStopped, StoreError):
             await self.read_mail()
 
@@ -355,12 +367,12 @@ class Session:
         return await self.token_members(store).found(op, self.clock.now())
 
     def token_members(self, store: Store) -> TokenMembers:
-        """Return the runs that have cancellation tokens, as the store has them."""
+        """Return the stored runs that have cancellation tokens."""
         return TokenMembers(store, RowCodec(self.codec), self.operation_runner.notifications)
 
 
 class _Relay:
-    """Passes the coordinator's calls on, to the session or to the session's listener."""
+    """Passes calls of the coordinator on to the session or to its listener."""
 
     def __init__(self, session: Session, listener: SessionListener) -> None:
         self.enroll = session.enroll

@@ -1,7 +1,7 @@
-"""The schema of a store: look at its version, and bring it up to date, without opening the store.
+"""The schema of a store: read its version, or upgrade it, without opening the store.
 
-An engine or a client that opens an older store brings it up to date, and older versions of Perdure refuse it after
-that. So a program that only reads should check the version here first.
+An engine or a client that opens an older store upgrades it. After that, older versions of Perdure refuse the store. So
+a program that only reads should check the version here first.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from perdure.storage import lacking, open_store, schema_of
 
 
 class SchemaView(Struct, frozen=True, kw_only=True):
-    """The version of a store's schema. `found` is 0 if the store has no tables yet, and None if there is no store.
-    `known` is the version that this Perdure needs."""
+    """The version of a store's schema. `found` is 0 if the store has no tables yet, and None if the store does not
+    exist. `known` is the version that this version of Perdure needs.
+    """
 
     found: int | None
     known: int
-    lacks: tuple[str, ...] = ()  # missing tables, and missing rights on tables
+    lacks: tuple[str, ...] = ()  # missing tables, and rights that are missing on tables
 
     @property
     def is_current(self) -> bool:
@@ -29,8 +30,10 @@ class SchemaView(Struct, frozen=True, kw_only=True):
 
 
 async def look(store: str) -> SchemaView:
-    """Return the version of a store's schema. It writes nothing. Raises Misuse, StoreBusy, StoreBroken,
-    SchemaTooNew."""
+    """Return the version of a store's schema.
+
+    This writes nothing. Raises Misuse, StoreBusy, StoreBroken, SchemaTooNew.
+    """
     found, known = await schema_of(store)
     return SchemaView(found=found, known=known)
 
@@ -43,8 +46,10 @@ async def examine(store: str) -> SchemaView:
 
 
 class FileView(Struct, frozen=True, kw_only=True):
-    """The state of an SQLite file: the version of SQLite in this process, whether that version has the WAL-reset bug,
-    and the lost commits that were found. Each loss has a file that reports it until somebody deletes the file."""
+    """The state of an SQLite file. It has the version of SQLite in this process, whether that version has the WAL-reset
+    bug, and the lost commits that were found. Each lost commit has a report file, and counts until somebody deletes the
+    report.
+    """
 
     sqlite_version: str
     has_reset_bug: bool
@@ -62,10 +67,11 @@ def look_at_file(file: Path) -> FileView:
 
 
 async def upgrade(store: str, *, runtime_role: str | None = None, caller_role: str | None = None) -> SchemaView:
-    """Create a store, or bring its schema up to date. Return the schema as it was before. On Postgres, `runtime_role`
-    is granted the rights that engines need, and `caller_role` only the rights for starts in transactions of its own.
-    The call may be repeated at any time. A crash leaves only whole migrations. Raises the same errors as `look`, and
-    Misuse if the store has no roles."""
+    """Create a store, or upgrade its schema. Return the schema as it was before the upgrade. On Postgres,
+    `runtime_role` gets the rights that engines need. `caller_role` gets only the rights to start runs in transactions
+    of its own. The call may be repeated at any time. Each migration is one transaction, so a crash leaves no half-done
+    migration. Raises the same errors as `look`, and Misuse if you pass a role for a store that has no roles.
+    """
     before = await look(store)
     if store.startswith(("postgres://", "postgresql://")):
         from perdure.storage.postgres import upgrade as upgrade_postgres

@@ -1,4 +1,6 @@
-"""The public API by nouns: handles of runs and roots, and the facets of an engine or a client, one per module.
+"""The public API by nouns: the handles of runs and root emissions, and the facets of an engine or a client. Each handle
+and each facet has a module.
 
-A facet is a small class that has the session. Code that several facets need is in functions that take the session.
+A facet is a small class that keeps a reference to the session. Code that several facets need is in functions that take
+the session.
 """

@@ -23,13 +23,13 @@ from perdure.views import shown_time
 
 
 class ArtifactView(Struct, frozen=True, kw_only=True):
-    """An artifact without its content. `version` and `published_at` are None while it is only staged."""
+    """An artifact without its content. `version` and `published_at` are None until the artifact is published."""
 
     id: str
     run_id: str
     name: str
     type: str
-    form: str  # json | text | bytes: what `read` returns
+    form: str  # json | text | bytes: the form in which `read` returns the content
     media_type: str
     size: int
     digest: str
@@ -42,7 +42,7 @@ class ArtifactView(Struct, frozen=True, kw_only=True):
     published_at: datetime | None
 
 
-ArtifactViews = list[ArtifactView]  # inside the class, `list` is the method
+ArtifactViews = list[ArtifactView]  # inside the class, the name `list` means the method
 
 
 @whole_calls()
@@ -67,7 +67,7 @@ class Artifacts:
         """Return published artifacts, newest first.
 
         `after` is the id of the last artifact that you have. With `staged`, the list includes artifacts that runs have
-        staged and not published yet. With `within`, it leaves out artifacts of runs outside of it.
+        staged and not published yet. With `within`, the list has only artifacts of the runs that `within` covers.
         """
         self._session.check_open()
         for argument, text in (("name", name), ("run", run), ("type", type), ("after", after)):
@@ -86,7 +86,7 @@ class Artifacts:
         return [artifact_view(one) for one in await self._session.caller_store.artifacts(wanted)]
 
     async def get(self, name: str | None = None, version: int | None = None, *, id: str | None = None) -> ArtifactView:
-        """Return an artifact by its name, in its newest version or in a given one, or by its id.
+        """Return an artifact by its id, or by its name. By name, you get the newest version unless you pass `version`.
 
         Raises ArtifactNotFound.
         """

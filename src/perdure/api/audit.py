@@ -1,8 +1,8 @@
 """`engine.audit`: export every change of a run, a record or a token, and who asked for it.
 
-The lines have a stable order. Runs come first, by id, each with its changes in order; then records by kind and name,
-each with its versions; then tokens. So two exports of the same span of time have the same lines, except for lines that
-were added in between.
+The lines have a stable order. Runs come first, ordered by id, each with its changes in order. Then come records,
+ordered by kind and name, each with its versions. Tokens come last. So two exports of the same span of time have the
+same lines, except for lines that were added between the two exports.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class RunChange(Struct, frozen=True, kw_only=True, tag="run"):
 
 
 class RecordChange(Struct, frozen=True, kw_only=True, tag="record"):
-    """A version of a record, without its body: an action, a prompt, the removal of a dead letter, a changed handler."""
+    """A version of a record without its body.
+
+    Actions, prompts, removed dead letters and changed handlers are records.
+    """
 
     kind: str
     name: str
@@ -63,7 +66,7 @@ class TokenChange(Struct, frozen=True, kw_only=True, tag="token"):
 
 
 class End(Struct, frozen=True, kw_only=True, tag="end"):
-    """The last line of a complete export. `lines` is how many came before it."""
+    """The last line of a complete export. `lines` is the number of lines before this one."""
 
     lines: int
 
@@ -79,9 +82,11 @@ class AuditTrail:
         self._session = session
 
     def export(self, *, since: datetime | None = None, until: datetime | None = None) -> AsyncIterator[AuditLine]:
-        """Return every change of a run, a record or a token from `since` until before `until`, in a stable order:
-        `async for line in engine.audit.export()`. The export is read in pages, so it needs little memory. The last line
-        is an End; an export without it is incomplete. Raises InvalidArguments."""
+        """Return every change of a run, a record or a token, in a stable order: `async for line in
+        engine.audit.export()`. Only changes at or after `since` and before `until` are returned. The export is read in
+        pages, so it needs little memory. The last line is an End. An export that does not end with it is incomplete.
+        Raises InvalidArguments.
+        """
         self._session.check_open()
         first, last = checked_time(since, "since"), checked_time(until, "until")
         return _audit_lines(self._session.caller_store, Credentials(self._session), first, last)
@@ -90,7 +95,7 @@ class AuditTrail:
 async def _audit_lines(
     store: Store, credentials: Credentials, since: int | None, until: int | None
 ) -> AsyncIterator[AuditLine]:
-    """Return all changes of a span of time, then End."""
+    """Return all changes between `since` and `until`, and an End as the last line."""
     first, last = _ALWAYS if since is None else since, until
     lines = 0
     for changes in (_runs(store, first), _records(store, first), _tokens(credentials)):

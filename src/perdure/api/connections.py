@@ -37,10 +37,10 @@ _FAILED_TRANSACTION: Final = "25P02"
 def insert(connection: object, insertion: Insertion) -> Taken:
     """Insert a run, or a message with its runs, with a blocking connection, in this thread.
 
-    If the id is taken already, return the run or message that has it.
+    If the id is already taken, return the run or message that has it.
 
-    The run exists once the caller commits, and never if the caller rolls back. Raises Misuse if the connection cannot
-    be used, and the driver's own errors.
+    The run exists once the caller commits. If the caller rolls back, the run never existed. Raises Misuse if the
+    connection cannot be used, and the driver's own errors.
     """
     kind = _kind(connection)
     if kind == "asyncpg" or "async" in kind:
@@ -65,7 +65,9 @@ def insert(connection: object, insertion: Insertion) -> Taken:
 
 
 async def insert_async(connection: object, insertion: Insertion) -> Taken:
-    """Insert as `insert` does, with a connection of any kind, in the event loop that the connection belongs to."""
+    """Insert as `insert` does, with a connection of any kind. Call this in the event loop that the connection belongs
+    to.
+    """
     kind = _kind(connection)
     given: Any = connection
     if kind.startswith("sqlalchemy async"):
@@ -256,7 +258,7 @@ def _explained() -> Generator[None]:
 
 
 def _code(error: Exception) -> str | int | None:
-    """Return the database's own code of an error, whatever the driver."""
+    """Return the database's own code of an error, for every supported driver."""
     origin = getattr(error, "orig", None) or error
     number: int | None = getattr(origin, "sqlite_errorcode", None)
     if number is not None:

@@ -29,7 +29,7 @@ _TIDIED_AT_ONCE: Final = 100
 
 
 class TokenRecord(Struct, frozen=True, kw_only=True):
-    """One version of a token. `actor` wrote it, and `at` is when."""
+    """One version of a token. `actor` wrote this version, at the time `at`."""
 
     name: str
     version: int
@@ -72,7 +72,7 @@ class Credentials:
     def now(self) -> int:
         """Return the current time in microseconds.
 
-        It decides whether a token or a session has expired. All servers on a shared database use the same clock.
+        This time decides whether a token or a session has expired. All servers on a shared database use the same clock.
         """
         return self._session.clock.now()
 
@@ -109,7 +109,9 @@ class Credentials:
             after = page[-1].name
 
     async def token_versions(self, after: tuple[str, int] | None = None, limit: int = _PAGE) -> list[TokenRecord]:
-        """Return all versions of all tokens, by name and version: who created, rotated and revoked them, and when."""
+        """Return all versions of all tokens, ordered by name and version. They show who created, rotated and revoked
+        each token, and when.
+        """
         return [self._token(found) for found in await self._patient.token_versions(after=after, limit=limit)]
 
     async def has_tokens(self) -> bool:
@@ -155,8 +157,8 @@ class Credentials:
     async def tidy_sessions(self) -> None:
         """Remove some sessions that have ended, unless the store is busy.
 
-        Each sign-in adds one session, and first removes up to _TIDIED_AT_ONCE sessions that have ended. So ended
-        sessions do not accumulate. `engine.events.purge` removes the others.
+        Each sign-in adds one session. Before that, it removes up to _TIDIED_AT_ONCE sessions that have ended. So ended
+        sessions do not accumulate. `engine.events.purge` removes ended sessions too.
         """
         with suppress(StoreError):
             await self._session.store.purge_sessions(at=self.now(), limit=_TIDIED_AT_ONCE)

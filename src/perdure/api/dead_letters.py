@@ -20,7 +20,7 @@ from perdure.views import DeadLetterView, dead_letter_view
 
 REMOVAL_RECORD: Final = "perdure.dead-letter-removal"  # the kind of the records of removals
 
-DeadLetterViews = list[DeadLetterView]  # inside the class, `list` is the method
+DeadLetterViews = list[DeadLetterView]  # inside the class, the name `list` means the method
 
 
 @whole_calls()
@@ -83,10 +83,10 @@ class DeadLetters:
         return received(sent, "the dead letter stays")
 
     async def remove(self, id: str, *, actor: str = "api") -> bool:
-        """Remove a dead letter for good. Returns False if there is none with this id.
+        """Remove a dead letter for good. Returns False if no dead letter has this id.
 
-        A record keeps which `actor` removed it. The record is written first: a crash may leave a record of a dead
-        letter that was not removed, but no dead letter is ever removed without a record.
+        A record is kept of the removal, with the `actor`. The record is written before the removal. So a crash may
+        leave a record of a dead letter that was not removed, but no dead letter is ever removed without a record.
         """
         session = self._session
         checked_text(actor, "an actor")

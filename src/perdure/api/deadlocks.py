@@ -1,9 +1,9 @@
-"""Deadlocks: runs that wait for each other's ends, so that none of them ever ends.
+"""Deadlocks: runs that wait for each other to end, so that none of them ever ends.
 
 A run stands still if it waits only for the ends of other runs, and all these runs stand still too. The check follows
 the stored waits from run to run, across engines. A run that also waits for a timer or an event, or that has a deadline,
 may go on. A held run may go on too: its hold was reported, and somebody may lift it. A run that rolls back stands still
-if it waits for a workflow that undoes something, and that workflow stands still.
+if it waits for a compensating workflow, and that workflow stands still.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from perdure.ports import Clock, LoadedRun, Store
 log = logging.getLogger("perdure")
 
 PERIOD_S: Final = 30
-_RUNS_MAX: Final = 1_000  # how many runs are followed from one run
+_RUNS_MAX: Final = 1_000  # how many runs the check follows from one run
 _READ_AT_ONCE: Final = 64
 _WATCHED_MAX: Final = 10_000
 _PERIOD_MAX_US: Final = 3_600 * 1_000_000
@@ -31,7 +31,7 @@ async def standstill(store: Store, run_id: str) -> tuple[str, ...]:
     """Return the cycle of runs that keeps a run standing still.
 
     Each run of the cycle waits for the next one, and the last run waits for the first. The result is empty if the run
-    may go on, or if it waits for more runs than this function follows.
+    may go on, or if more than _RUNS_MAX runs would have to be followed.
     """
     waits: dict[str, tuple[Wait, ...]] = {}
     asked = [run_id]
@@ -54,10 +54,10 @@ async def standstill(store: Store, run_id: str) -> tuple[str, ...]:
 
 
 def _awaited(one: LoadedRun | None) -> tuple[Wait, ...]:
-    """Return the waits of a run that waits only for the ends of runs; an empty tuple for any other run."""
+    """Return the waits of a run that waits only for other runs to end. Return an empty tuple for any other run."""
     if one is None or one.run.hold:
         return ()
-    # A rollback waits for a workflow that it has started to undo something. No deadline ends that wait.
+    # A run that rolls back waits for a workflow that it has started to undo something. No deadline ends this wait.
     if one.run.status is not Status.ROLLING_BACK and (
         one.run.status is not Status.SUSPENDED or one.run.deadline is not None
     ):
@@ -80,7 +80,7 @@ def _cycle(waits: Mapping[str, Sequence[Wait]], run_id: str) -> tuple[str, ...]:
 
 
 def described(cycle: Sequence[str]) -> str:
-    """Return the warning about runs that wait for each other, with what to do."""
+    """Return the warning about runs that wait for each other, and the advice what to do."""
     ways = [f"{one!r} waits for {other!r}" for one, other in zip(cycle, (*cycle[1:], cycle[0]), strict=True)]
     shown = ways if len(ways) <= 10 else [*ways[:9], f"… ({len(ways) - 10} more)", ways[-1]]
     return (
@@ -90,23 +90,25 @@ def described(cycle: Sequence[str]) -> str:
 
 
 class StandstillWatch:
-    """Checks runs that wait for the ends of runs: first after PERIOD_S, then less and less often.
+    """Checks runs that wait for other runs to end: first after PERIOD_S, then less and less often.
 
     Warns of each cycle once.
 
-    `awaiting` has the runs that began to wait for the end of a run on this engine; the watch empties it. After a
-    restart, a run is watched again when it begins its next wait. `waits()` of a run shows a cycle at any time.
+    The engine adds a run to `awaiting` when the run begins to wait for the end of another run. The watch takes the runs
+    out of `awaiting`. After a restart of the engine, a run is watched again when it begins its next wait. The method
+    `waits()` of a run's handle shows a cycle at any time.
     """
 
     def __init__(self, store: Store, clock: Clock, awaiting: dict[str, None]) -> None:
         self._store = store
         self._clock = clock
         self._awaiting = awaiting
-        self._due: dict[str, tuple[int, int]] = {}  # by run: the time of its next check, and the period before it
+        # by run: the time of its next check, and the period that led to this time
+        self._due: dict[str, tuple[int, int]] = {}
         self._warned: set[frozenset[str]] = set()
 
     async def run(self) -> None:
-        """Check regularly, until this is cancelled."""
+        """Check the runs regularly, until this call is cancelled."""
         outage = Outage("standstills")
         while True:
             await pause(self._clock, PERIOD_S)

@@ -112,7 +112,10 @@ async def _insert(
     actor: str,
     connection: object,
 ) -> RootHandle:
-    """Emit a message in the caller's transaction. An engine that has the code takes the runs after the commit."""
+    """Emit a message in the caller's transaction.
+
+    After the commit, engines that have the handlers' code take the runs.
+    """
     emission = _new_emission(session, topic, payload, id, context)
     await session.handlers.load(again=True)
     while True:

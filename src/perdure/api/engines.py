@@ -1,5 +1,4 @@
-"""`engine.engines`: the engines that share the store, the runs that no engine continues, and the counts of this
-process."""
+"""`engine.engines`: the engines that share the store, the runs that are overdue, and the counts of this process."""
 
 from __future__ import annotations
 
@@ -17,14 +16,16 @@ from perdure.views import EngineView, engine_view, shown_time
 
 
 class OverdueView(Struct, frozen=True, kw_only=True):
-    """A run that is due since `due_at`, but that no engine has. It is due to continue or, if `deadline`, to fail."""
+    """A run that has been due since `due_at`, and that no engine has. The run is due to continue. If `deadline` is
+    true, it is due to fail.
+    """
 
     run_id: str
     due_at: datetime
     deadline: bool
 
 
-EngineViews = list[EngineView]  # inside the class, `list` is the method
+EngineViews = list[EngineView]  # inside the class, the name `list` means the method
 OverdueViews = list[OverdueView]
 
 
@@ -42,9 +43,10 @@ class Engines:
         return [engine_view(engine) for engine in await self._session.caller_store.engines(living=True)]
 
     async def overdue(self, *, by: Duration = 5, limit: int = 100) -> OverdueViews:
-        """Return runs that were due more than `by` ago and that no engine has, the earliest first.
+        """Return runs that no engine has and that were due more than `by` ago, the earliest first.
 
-        A live engine with their code would have taken these runs. Only workflows that some engine has had are checked.
+        These runs are stuck: a live engine with their code would have taken them. Only workflows that some engine has
+        registered are checked.
         """
         session = self._session
         session.check_open()
@@ -59,7 +61,7 @@ class Engines:
         return [OverdueView(run_id=one.run_id, due_at=shown_time(one.due_at), deadline=one.deadline) for one in found]
 
     async def mark_dead(self) -> int:
-        """Mark engines that give no sign of life as dead, and return how many were marked.
+        """Mark engines without a recent sign of life as dead, and return how many were marked.
 
         Engines and clients do this regularly by themselves. Raises StoreError.
         """
@@ -68,7 +70,7 @@ class Engines:
 
     @property
     def stats(self) -> Stats:
-        """Return counts of the work that the coordinator of this process has done so far."""
+        """Return counts of the work that the coordinator of this process has done since it started."""
         return self._session.coordinator.stats
 
 

@@ -1,4 +1,4 @@
-"""How events are sent, and `engine.events`: the events that wait to be read."""
+"""Sending events, and `engine.events`: the events that wait to be read."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Events:
     async def pending(self, *, name: str | None = None, to: str | None = None, limit: int = 100) -> list[EventView]:
         """Return events that wait to be read, in the order of sending.
 
-        With `to` these are the events sent to that run, otherwise the broadcast events.
+        With `to`, return the events that were sent to that run. Without `to`, return the broadcast events.
         """
         session = self._session
         session.check_open()
@@ -130,16 +130,16 @@ class Events:
         return [event_view(event, session.codec) for event in found if event.expires_at > now]
 
     async def purge(self) -> int:
-        """Remove events that expired a while ago, keys older than the retention of events, and ended sessions of the
-        dashboard. Return how many were removed.
+        """Remove events that expired some time ago, idempotency keys older than the retention of events, and ended
+        sessions of the dashboard. Return how many rows were removed.
 
-        Engines do this regularly, for a bounded number of rows at a time. An event expires at its time, whether or not
-        it was purged.
+        Engines do this regularly, for a bounded number of rows at a time. An event expires at its expiry time, whether
+        or not it was purged.
         """
         session = self._session
         session.check_open()
         store, now = session.caller_store, session.clock.now()
-        # A batch that is being decided at this moment may still deliver an event that expires at this moment.
+        # A batch that is being decided right now may still deliver an event that expires right now.
         expired, keys_before = now - _EXPIRED_FOR_US, now - session.event_retention_us
         total = 0
         for _ in range(_PURGES_MAX):

@@ -1,12 +1,14 @@
-"""The fence behind a cancellation: the caller gets its reply once no further step of the cancelled runs can begin.
+"""The fence behind a cancellation: the caller gets its reply only when no further step of the cancelled runs can begin.
 
-The cancellation is stored before the fence is used. Its commit reaches the runs of this engine, and leaves mail for the
-runs of other engines. From there it is passed on from run to run. The fence asks the owner of each run that may have
-unread mail, and waits for the reply. The reply proves that the earlier mail was read, because an engine decides its
-mail in the order of sending. If this process dies in between, the mail is in the store, and the cancellation counts.
+The cancellation is stored before the fence is used. The commit of the cancellation reaches the runs of this engine, and
+leaves mail for the runs of other engines. From these runs, the cancellation is passed on to their children. The fence
+sends a question to the owner of each run that may have unread mail, and waits for the reply. The reply proves that the
+owner has read the earlier mail, because an engine handles mail in the order of sending. If this process dies before the
+replies arrive, the mail stays in the store, and the cancellation still takes effect.
 
-The owner's commit contains the reply, so others may read the reply before the owner knows that its commit succeeded.
-From before that commit until it has stopped the run, the owner starts no steps: see `Coordinator.stopping`.
+The owner's commit contains the reply. So another process may read the reply before the owner knows that its commit
+succeeded. That is why the owner starts no steps from before that commit until it has stopped the run: see
+`Coordinator.stopping`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from perdure.session import Session
 
 _AT_WORK: Final = (Status.SUSPENDED, Status.RUNNING)
 
-Levels = list[list[Run]]  # runs from the top down
+Levels = list[list[Run]]  # runs level by level, from the top down
 
 
 class Fences:
@@ -35,17 +37,18 @@ class Fences:
         self._coordinator = session.coordinator
 
     async def of_hierarchies(self, ids: Sequence[str]) -> None:
-        """Wait until every engine knows that its runs of these hierarchies roll back, and has stopped the runs that
-        they have called. `ids` are the ids of runs or root emissions that were asked to roll back, or whose owners have
-        mail about it. Raises EngineStopped, StoreError."""
+        """Wait until every engine knows that its runs of these hierarchies must roll back, and has stopped the
+        functions and graphs that these runs have called. `ids` are ids of runs or root emissions. Each was asked to
+        roll back, or its owner has mail that asks for the rollback. Raises EngineStopped, StoreError.
+        """
         asked: set[str] = set()
         levels = await self._levels(ids) if ids else []
         while levels:
             me = self._coordinator.engine.id
             elsewhere: dict[str, None] = {}
             for run in (run for level in levels for run in level):
-                # A run of this engine below a run of another engine gets mail, and that mail may be unread. A run
-                # without an owner may have had an owner that released it before reading its mail.
+                # A run of this engine gets mail if its parent belongs to another engine, and that mail may be unread. A
+                # run without an owner may have had an owner that released the run before reading its mail.
                 is_at_work = run.model == "operation" and run.status in _AT_WORK
                 if is_at_work and (run.owner != me or run.parent_id in elsewhere):
                     elsewhere[run.id] = None
@@ -65,8 +68,9 @@ class Fences:
         await self._pass(await self._below([run_id]), {run_id}, set())
 
     async def _below(self, ids: Sequence[str]) -> list[Run]:
-        """Return the children of these runs, including stopped ones: runs below a stopped run may not be stopped
-        yet."""
+        """Return the children of these runs, including stopped children: the runs below a stopped run may still be
+        running.
+        """
         return [one.run for one in await self._store.children(ids, stopped=True)]
 
     async def _levels(self, ids: Sequence[str]) -> Levels:
@@ -80,9 +84,10 @@ class Fences:
         return levels
 
     async def _pass(self, level: list[Run], far: set[str], operations: Container[str]) -> None:
-        """Ask the owners of the runs, level by level. Once a run has replied, the mail for the runs below it is in the
-        store, and the run starts no more children. `far` has the runs that another engine may have decided about, so
-        that there may be mail for their children. Of the runs of operations, only those in `operations` are asked."""
+        """Ask the owners of the runs, level by level. Once a run has replied, it starts no more children, and the mail
+        for its children is in the store. `far` has the runs about which another engine may have decided. Their children
+        may have mail. A run of an operation is asked only if its id is in `operations`.
+        """
         me = self._coordinator.engine.id
         while level := [run for run in level if run.model != "operation" or run.id in operations]:
             reached = [run for run in level if run.owner != me or run.parent_id in far]
@@ -102,8 +107,9 @@ class Fences:
 
 
 def _above_calls(levels: Levels) -> set[str]:
-    """Return the ids of the runs that have functions or graphs below them. For a hierarchy of operations only, the
-    result is empty."""
+    """Return the ids of the runs that have functions or graphs somewhere below them. For a hierarchy that has only
+    operations, the result is empty.
+    """
     found: set[str] = set()
     for level in reversed(levels):
         found.update(run.parent_id or "" for run in level if run.model != "operation" or run.id in found)

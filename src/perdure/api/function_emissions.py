@@ -1,5 +1,6 @@
-"""Emissions of functions and graphs, as their engine carries them out. This module never waits for a hierarchy; the
-functions do that (see models/bridges/)."""
+"""Messages that functions and graphs emit: how their engine emits them and takes them back. This module never waits
+until a hierarchy ends; models/bridges/ does that.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ from perdure.session import Session
 
 
 class FunctionEmissions:
-    """Emits messages for functions, and rolls their hierarchies back. `levels` is set once the engine is open."""
+    """Emits messages for functions, and rolls their hierarchies back. `levels` returns the object that finds the
+    nesting levels of runs. It may be called once the engine is open.
+    """
 
     def __init__(self, session: Session, levels: Callable[[], Levels]) -> None:
         self._session = session
@@ -37,10 +40,10 @@ class FunctionEmissions:
         return Emitted(root.id, topic, root.message_id, root.run_ids)
 
     async def withdraw(self, topic: str, message_id: str, reason: str) -> Emitted | None:
-        """Cancel a hierarchy, whichever engines have its runs.
+        """Cancel a hierarchy, even if other engines have its runs.
 
-        If the message is not emitted yet, it is suppressed: it is never handled, even if it is emitted later. Returns
-        None if there is nothing to wait for.
+        If the message was not emitted before, it is suppressed: it will never be handled, even if it is emitted later.
+        Returns None if the message has no runs, so that there is nothing to wait for.
         """
         root = await suppress_emission(self._session, Topic(topic, object), message_id)
         if not root.run_ids:
@@ -49,7 +52,9 @@ class FunctionEmissions:
         return Emitted(root.id, topic, root.message_id, root.run_ids)
 
     async def undo(self, emitted: Emitted, reason: str) -> Undoing:
-        """Request the rollback of the committed part of a hierarchy, unless it was requested before."""
+        """Request the rollback of everything that was committed in a hierarchy. If the rollback was requested before,
+        nothing is requested again.
+        """
         if await roll_back_hierarchy(self._session, emitted.id, reason=reason, actor="api"):
             return Undoing(emitted.run_ids, is_asked=True)
         found = await hierarchy_rows(self._session, emitted.id)
@@ -60,7 +65,7 @@ class FunctionEmissions:
         return Undoing(tuple(active), is_asked=False)
 
     async def failure(self, emitted: Emitted) -> Failure | None:
-        """Return why a hierarchy has failed, judging by the runs that have ended; None if it has not failed."""
+        """Return the reason why a hierarchy has failed, or None. Only runs that have ended are considered."""
         found = await root_rows(self._session, emitted.id)
         ends = (Status.ROLLED_BACK, Status.ROLLBACK_FAILED)
         failed = [run_id for run_id in emitted.run_ids if found.statuses.get(run_id) in ends]

@@ -1,8 +1,8 @@
 """Runs of graphs: their tokens, events, definitions and pictures.
 
 The store keeps the definition that each run was started or last retried with. So a run is shown with its own
-definition, even if the code has changed since then or this process does not have it. A run without a stored definition
-is shown with the definition in the code.
+definition, even if the code has changed or this process does not have the code. A run without a stored definition is
+shown with the definition in the code.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from perdure.models.graphs.token_views import GraphEvents, TokensView
     from perdure.models.graphs.trace import Trace
 
-Journal = tuple[str, list[Entry]]  # a run's input, and its journal
+Journal = tuple[str, list[Entry]]  # a run's input and its journal entries
 _EVENTS_MAX: Final = 10_000
 
 
 async def tokens_of(session: Session, run_id: str, graph: Graph[Any, Any] | None) -> TokensView:
-    """Return the tokens of a run, including those that have ended. Raises RunNotFound, Misuse."""
+    """Return the tokens of a run, including tokens that have ended. Raises RunNotFound, Misuse."""
     return (await _trace(session, run_id, graph)).tokens()
 
 
@@ -41,7 +41,7 @@ async def graph_events_of(
 ) -> GraphEvents:
     """Return the events of a run, derived from its journal.
 
-    Reading all pages takes one replay. Raises RunNotFound, Misuse.
+    Reading all pages replays the journal once. Raises RunNotFound, Misuse.
     """
     if not 1 <= limit <= _EVENTS_MAX or after < 0:
         raise Misuse(f"limit must be between 1 and {_EVENTS_MAX:,}, and after at least 0, not {limit} and {after}")
@@ -69,7 +69,7 @@ async def drawing_of(
 ) -> str:
     """Return a picture of a run's graph with its tokens.
 
-    A large picture takes a while, so it is drawn in a thread. Raises RunNotFound, Misuse.
+    The picture is drawn in a thread, because a large picture takes a while. Raises RunNotFound, Misuse.
     """
     run, found, journal = await _graph_of(session, run_id, graph)
     if tokens is None:
@@ -106,13 +106,15 @@ async def _trace(session: Session, run_id: str, graph: Graph[Any, Any] | None) -
 
 
 async def _traced(session: Session, run: Run, graph: Graph[Any, Any], journal: Journal) -> Trace:
-    """Replay a run, in bounded turns of the event loop. Raises Misuse if the journal does not fit."""
+    """Replay a run in bounded turns of the event loop, and return its trace. Raises Misuse if the journal does not fit
+    the graph.
+    """
     input, entries = journal
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Trace] = loop.create_future()
     tracing = graph.trace(run, input, entries, session.codec, session.limits.payload_bytes_max)
 
-    def trace() -> None:  # A replay has asyncio tasks of its own, so it cannot happen inside another task.
+    def trace() -> None:  # A replay has asyncio tasks of its own, so it must not run inside another task.
         if done.cancelled():
             tracing.close()
             return
@@ -133,11 +135,11 @@ async def _traced(session: Session, run: Run, graph: Graph[Any, Any], journal: J
 
 
 async def _graph_run(session: Session, run_id: str) -> tuple[Run, str | None, Journal]:
-    """Return a run, the digest of its definition if it remembers one, and its journal. Raises RunNotFound, Misuse."""
+    """Return a run, the digest of its definition if one is stored, and its journal. Raises RunNotFound, Misuse."""
     run = await _stored_run(session, run_id)
     journal = await session.caller_store.journal(run_id)
     digest = await _digest(session, run_id, journal)
-    # The row of a run that was started by name may not have the model. Then the code or the journal has it.
+    # If a run was started by name, its row may not have the model. Then the code or the journal says which model it is.
     if run.model != "graph" and _code(session, run) is None and digest is None:
         raise Misuse(f"run {run_id!r} is of a {run.model}: only runs of graphs have tokens")
     return run, digest, journal
@@ -192,7 +194,7 @@ async def _digest(session: Session, run_id: str, journal: Journal) -> str | None
     from perdure.models.functions.definition_outlines import read, split
     from perdure.models.graphs.stored_definitions import KEY
 
-    for entry in split(journal[1])[0][:1]:  # The newest comes first.
+    for entry in split(journal[1])[0][:1]:  # The newest entry comes first.
         if digest := read(session.codec.decode(entry.value or "")).digest:
             return digest
     found = await session.caller_store.published(run_id, KEY)

@@ -40,7 +40,7 @@ AT_WORK: Final = (Status.SUSPENDED, Status.RUNNING)
 
 
 async def hierarchy_rows(session: Session, id: str) -> StoredScopes:
-    """Return all rows of a hierarchy, or of the part of it below a run."""
+    """Return all rows of a hierarchy, or of the runs below a given run."""
     session.check_open()
     return await read_rows(session, await session.caller_store.hierarchy(checked_text(id, "an id")))
 
@@ -61,7 +61,7 @@ async def run_rows(session: Session, run_id: str) -> StoredScopes:
 
 
 async def read_rows(session: Session, rows: ScopeRows) -> StoredScopes:
-    """Decode rows. Each turn of the event loop decodes a bounded number of them."""
+    """Decode rows. Each turn of the event loop decodes a bounded number of rows."""
     return await in_turns(RowCodec(session.codec).read_in_pieces(rows))
 
 
@@ -74,13 +74,15 @@ async def with_causes(session: Session, failure: Failure) -> Failure:
 
 
 async def cancel_hierarchy(session: Session, id: str, *, reason: str, actor: str) -> bool:
-    """Cancel a hierarchy, by the id of its root, or the part of it below a run, by the id of the run.
+    """Cancel a hierarchy, by the id of its root. With the id of a run, cancel only the part of the hierarchy below that
+    run.
 
     Each of its runs that has not ended rolls back at its next step boundary. Functions and graphs that were started in
-    it are cancelled. Returns False if the hierarchy has ended, or was cancelled before.
+    the hierarchy are cancelled. Returns False if the hierarchy has ended, or was cancelled before.
 
-    Once this has returned True, no further step begins on any engine, except rollbacks. So this call lasts until those
-    engines have read their mail. If this process dies before it returns, the cancellation counts if it was stored.
+    Once this has returned True, no engine begins a further step, except rollbacks. So this call waits until the engines
+    that have the runs have read their mail. If this process dies before the call returns, a cancellation that is
+    already stored still takes effect.
     """
     if not (asked := await request_cancel(session, id, reason=reason, actor=actor)):
         return False
@@ -119,8 +121,8 @@ async def cancel_token(session: Session, token: CancellationToken, *, reason: st
 
     Returns False if the token was cancelled before.
 
-    Once this has returned, no further step of these runs begins. If this process dies before it returns, the
-    cancellation counts if it was stored: another engine then notifies the runs. Raises InvalidArguments.
+    Once this has returned, no further step of these runs begins. If this process dies before the call returns, a
+    cancellation that is already stored still takes effect: another engine notifies the runs. Raises InvalidArguments.
     """
     session.check_open()
     checked_remark(reason, actor)
@@ -145,7 +147,7 @@ async def roll_back_hierarchy(session: Session, id: str, *, reason: str, actor: 
     Everything that was committed in it is undone, newest first. With the id of a run, only that run and the runs below
     it are rolled back.
 
-    Returns False, and does nothing, if a run above or below has not ended, or if there is nothing to undo.
+    Returns False, and does nothing, if a run above or below has not ended, or if no work needs to be undone.
     """
     session.check_open(to_start=True)
     checked_remark(reason, actor)
@@ -177,7 +179,7 @@ async def cancel_or_refuse(session: Session, id: str, *, reason: str, actor: str
 async def roll_back_or_refuse(session: Session, id: str, *, reason: str, actor: str) -> None:
     """Roll back a hierarchy that has ended, by the id of its root or of one of its runs.
 
-    Raises RunNotFound. Raises InvalidTransition if one of its runs has not ended, or if nothing is left to undo.
+    Raises RunNotFound. Raises InvalidTransition if one of its runs has not ended, or if no work needs to be undone.
     """
     if not await roll_back_hierarchy(session, id, reason=reason, actor=actor):
         await _check_there(session, id)
@@ -209,8 +211,9 @@ def _is_handled_by(run: NewRun, root: str) -> bool:
 
 
 def _place(found: StoredScopes, id: str) -> tuple[Lineage, str]:
-    """Return the lineage of the run or root with this id, and the id of its message. Both are empty if there is no such
-    run or root."""
+    """Return the lineage of the run or root with this id, and the id of the message that it handles. Both are empty if
+    no run or root has this id.
+    """
     if id in found.runs:
         return found.runs[id].lineage, found.runs[id].message_id
     emitted = [row for row in found.events if row.cooperation_lineage == (id,)]
@@ -221,13 +224,15 @@ def _place(found: StoredScopes, id: str) -> tuple[Lineage, str]:
 
 
 def stamped(session: Session, rows: Sequence[MessageEvent], now: int) -> Cooperation:
-    """Return rows as they are stored, each with an id and the time."""
+    """Return the rows in the form in which they are stored, each with a new id and the time."""
     codec = RowCodec(session.codec)
     return Cooperation(events=[codec.event(replace(row, id=session.ids(now), created_at=now)) for row in rows])
 
 
 async def submitted(session: Session, op: ops.Op) -> bool:
-    """Submit an op that two callers may submit at the same time. Returns False if the other caller was first."""
+    """Submit an op that two callers may submit at the same time. Returns False if another caller has submitted it
+    first.
+    """
     try:
         done: bool = await session.coordinator.submit(op)
     except CommitRefused:

@@ -61,9 +61,9 @@ async def audit_of(session: Session, run_id: str) -> list[AuditView]:
 
 
 async def hierarchy_of(session: Session, id: str, runs_max: int) -> HierarchyView:
-    """Return a hierarchy, by the id of its root, or the part of it below a run, by the id of the run.
+    """Return a hierarchy, by the id of its root. With the id of a run, return the part of the hierarchy below that run.
 
-    Raises as `tree_of`.
+    Raises the same errors as `tree_of`.
     """
     tree = await tree_of(session, id, runs_max)
     found = await session.caller_store.hierarchy(id)
@@ -76,7 +76,7 @@ async def hierarchy_of(session: Session, id: str, runs_max: int) -> HierarchyVie
 
 
 async def tree_of(session: Session, id: str, runs_max: int, within: Within | None = None) -> RunTree:
-    """Return a run, or a root emission, with all runs below it, oldest first, without payloads.
+    """Return a run or a root emission with all runs below it, oldest first, without payloads.
 
     Raises RunNotFound, and Misuse if there are more than `runs_max` runs.
     """
@@ -105,7 +105,7 @@ async def tree_of(session: Session, id: str, runs_max: int, within: Within | Non
 
 
 async def _emission(session: Session, id: str) -> RunView:
-    """Return a root emission as if it were a run. Raises RunNotFound."""
+    """Return a root emission in the form of a run. Raises RunNotFound."""
     found = await session.caller_store.hierarchy(id)
     emitted = next((row for row in found.events if row.scope == id and row.key == "EMITTED"), None)
     if emitted is None:
@@ -140,7 +140,7 @@ async def _emission(session: Session, id: str) -> RunView:
 
 
 async def _children(session: Session, run_id: str, within: Within | None) -> AsyncIterator[Run]:
-    """Return the children of a run, newest first, as in all lists."""
+    """Return the children of a run, newest first."""
     parts = [RunFilter(parent_id=run_id, limit=_PAGE)]
     if within is not None:
         parts = [replace(parts[0], workflow=workflow) for workflow in within.workflows] + [

@@ -1,7 +1,8 @@
-"""Obstacles: why a run that a caller waits for does not continue. It is held, or no live engine has its code.
+"""Obstacles: why a run that a caller waits for does not continue. Either the run is held, or no live engine has its
+code.
 
-The obstacles are logged. The caller keeps waiting: the run may continue as soon as somebody lifts the hold or starts an
-engine.
+These obstacles are logged. The caller keeps waiting: the run may continue as soon as somebody lifts the hold or starts
+an engine.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from perdure.views import RunView
 
 log = logging.getLogger("perdure")
 
-_LOOKS_FIRST: Final = 4  # In the first checks, an engine may be about to take the run.
+_LOOKS_FIRST: Final = 4  # During the first checks an engine may just be taking the run.
 
 
 class Obstacles:
-    """Logs why the run that one caller waits for does not continue.
+    """Logs the reason why a run does not continue while a caller waits for it.
 
     A reason is logged again only after it has changed.
     """
@@ -37,7 +38,7 @@ class Obstacles:
         if run.hold is not None:
             reason, advice = f"it is held ({run.hold.kind}): {run.hold.reason}", todo(run, run.hold)
         else:
-            # Most runs are running or wait for something, so their code is checked less and less often.
+            # Most runs are running or wait for something. So the check for their code is done less and less often.
             if self._looks < _LOOKS_FIRST or self._looks & (self._looks - 1):
                 return
             reason = await self._stranded(run) or ""
@@ -50,9 +51,9 @@ class Obstacles:
 
 
 class Strandings:
-    """Logs which code is missing: runs need it, and no live engine has it.
+    """Logs the code that some runs need and that no live engine has.
 
-    As long as it stays missing, it is logged once. Engines check this regularly.
+    Missing code is logged once, as long as it stays missing. Engines check this regularly.
     """
 
     def __init__(self) -> None:

@@ -26,8 +26,8 @@ _CANCELLED: Final = "perdure.errors:RunCancelled"
 async def outcome_of(session: Session, run_id: str) -> tuple[Run, Outcome]:
     """Wait until a run has ended, and return its last state and its outcome.
 
-    Raises RunNotFound and EngineStopped. Raises StoreUnavailable if the store does not answer for long. Logs a warning
-    if the run is held, or if no engine has its code.
+    Raises RunNotFound and EngineStopped. Raises StoreUnavailable if the store does not answer for a long time. Logs a
+    warning if the run is held, or if no engine has its code.
     """
     pause_s = _ASK_AGAIN_S
     obstacles: Obstacles | None = None
@@ -36,7 +36,7 @@ async def outcome_of(session: Session, run_id: str) -> tuple[Run, Outcome]:
         if session.coordinator.loaded(run_id) is not None:
             if (ended := await session.followers.until_ended(run_id)) is not None:
                 return ended
-            continue  # This engine no longer owns the run.
+            continue  # This engine does not own the run any more.
         checked_text(run_id, "a run's id")
         stored = (await session.caller_store.get([run_id])).get(run_id)
         if stored is None:
@@ -49,13 +49,14 @@ async def outcome_of(session: Session, run_id: str) -> tuple[Run, Outcome]:
         if session.coordinator.loaded(run_id) is None:
             obstacles = obstacles or Obstacles(lambda run: why_stranded(session, run))
             await obstacles.look(stored.run)
-            # Another engine has the run, or no engine has it. So this waits in real time, not by the engine's clock.
+            # Another engine owns the run, or no engine does. So this code waits in real time, not by the engine's
+            # clock.
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _ASK_AGAIN_MAX_S)
 
 
 def read_result(session: Session, run: Run, output: str, reader: Reader | None) -> Any:
-    """Return the result of a run, in the type of its workflow if this process has it."""
+    """Return the result of a run. If this process has the workflow, the result has the workflow's type."""
     if reader is None:
         known = session.workflows.get((run.workflow, run.workflow_version))
         reader = known.signature.result if known is not None else Reader(Any, "a result")
@@ -65,7 +66,7 @@ def read_result(session: Session, run: Run, output: str, reader: Reader | None) 
 def failure_of(run: Run, outcome: Outcome) -> Exception:
     """Return the error for a run that did not succeed: RunCancelled or RunFailed.
 
-    The cause of RunFailed is the rebuilt failure.
+    The cause of RunFailed is the exception that was rebuilt from the stored failure.
     """
     failure = msgspec.json.decode(outcome.failure, type=Failure) if outcome.failure else None
     if failure is None or run.status == Status.CANCELLED or failure.type == _CANCELLED:

@@ -33,7 +33,7 @@ class RecordView(Struct, frozen=True, kw_only=True):
     body: Any
 
 
-RecordViews = list[RecordView]  # inside the class, `list` is the method
+RecordViews = list[RecordView]  # inside the class, the name `list` means the method
 
 
 @whole_calls()
@@ -47,14 +47,14 @@ class Records:
     async def put(self, kind: str, name: str, body: Any, *, actor: str = "api") -> int:
         """Store a record, and return its version.
 
-        If the body equals that of the newest version, no version is added. Raises UnstorableValue.
+        If the body equals the body of the newest version, no version is added. Raises UnstorableValue.
         """
         self._session.check_open()
         checked_text(kind, "a record's kind")
         checked_text(name, "a record's name")
         checked_remark("", actor)
         text = to_text(body, f"the {tame(kind)} {name!r}", self._session.limits.payload_bytes_max)
-        # The digests of stored versions were made from numbers as they were written, so this digest is too.
+        # The digests of stored versions were made from the numbers as they were written, so this digest must be too.
         form = canonical(body, numbers=False)
         now = self._session.clock.now()
         record = Record(

@@ -1,4 +1,4 @@
-"""The handle of a message that was emitted from outside, and of the hierarchy of runs that follows from it."""
+"""The handle of a message that was emitted from outside, and of the hierarchy of runs that the message began."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ V = TypeVar("V")
 class RootHandle:
     """A root emission.
 
-    Its `id` is the first id in the lineage of every run below it. `run_ids` are the ids of the runs that handle the
-    message itself.
+    Its `id` is the first id in the lineage of every run of the hierarchy. `run_ids` are the ids of the runs that handle
+    the message itself.
     """
 
     def __init__(self, session: Session, id: str, message_id: str, run_ids: tuple[str, ...]) -> None:
@@ -41,10 +41,10 @@ class RootHandle:
         return f"<root {self.id!r}>"
 
     async def finished(self) -> None:
-        """Wait until all handlers of the message, and of all messages below it, are done.
+        """Wait until all handlers of the message, and of all messages further down in the hierarchy, have ended.
 
-        Raises ScopeFailed if a handler has failed. Then everything was rolled back, or the failure says what could not
-        be rolled back.
+        Raises ScopeFailed if a handler has failed. Then the whole hierarchy was rolled back, or the failure says which
+        part could not be rolled back.
         """
         ended = [await outcome_of(self._session, run_id) for run_id in self.run_ids]
         failed = [run for run, _ in ended if run.status in (Status.ROLLED_BACK, Status.ROLLBACK_FAILED)]
@@ -52,10 +52,11 @@ class RootHandle:
             raise (await failure_of(self._session, self.id, [run.id for run in failed])).error()
 
     async def returned(self, name: str, type: type[V], *, handler: str | None = None) -> list[V]:
-        """Return the values that the handlers of the message itself have returned under a name.
+        """Return the values that the handlers of this message have returned under a name.
 
-        There is one value for each handler that has committed and returned one. With `handler`, only the values of that
-        operation are returned. Raises UnstorableValue if a value does not fit the type.
+        Each handler that has committed, and has returned a value under this name, contributes one value. With
+        `handler`, only the values of that operation are returned. Raises UnstorableValue if a value does not fit the
+        type.
         """
         found = await root_rows(self._session, self.id)
         values = {value.lineage[-1]: value for value in found.values if value.variable == name}
@@ -78,22 +79,25 @@ class RootHandle:
     async def roll_back(self, reason: str = "", *, actor: str = "api") -> bool:
         """Roll back a hierarchy that has ended: everything that was committed in it is undone, newest first.
 
-        Returns False, and does nothing, if one of its runs has not ended, or if there is nothing to undo.
+        Returns False, and does nothing, if one of its runs has not ended, or if no work needs to be undone.
         """
         return await roll_back_hierarchy(self._session, self.id, reason=reason, actor=actor)
 
     async def tree(self, *, runs_max: int = RUNS_MAX) -> RunTree:
-        """Return all runs that follow from the message, as data, as text (`.text()`) or as a Mermaid flowchart
-        (`.mermaid()`). Raises RunNotFound, and Misuse if there are more than `runs_max` runs."""
+        """Return all runs of the hierarchy: as data, as text (`.text()`), or as a Mermaid flowchart (`.mermaid()`).
+        Raises RunNotFound, and Misuse if there are more than `runs_max` runs.
+        """
         return await tree_of(self._session, self.id, runs_max)
 
     async def hierarchy(self, *, runs_max: int = RUNS_MAX) -> HierarchyView:
-        """Return the tree, and the events of each of its messages, oldest first. Raises as `tree`."""
+        """Return the tree of the hierarchy, and the events of each message, oldest first. Raises the same errors as
+        `tree`.
+        """
         return await hierarchy_of(self._session, self.id, runs_max)
 
 
 async def failure_of(session: Session, root: str, run_ids: Sequence[str]) -> Failure:
-    """Return why a hierarchy has failed. `run_ids` are the failed runs of the handlers of its message."""
+    """Return the reason why a hierarchy has failed. `run_ids` are the failed runs that handle the root's message."""
     runs = await root_rows(session, root)
     hierarchy = await in_turns(runs.hierarchy_in_pieces())
     found: list[tuple[Failure, bool]] = []

@@ -29,7 +29,7 @@ from perdure.values.checks import checked_remark, checked_tags, checked_text
 from perdure.values.times import from_datetime
 from perdure.views import RunView, run_view
 
-_PAGE: Final = 500  # children that are retried at once
+_PAGE: Final = 500  # how many children are retried at once
 _LATEST: Final = from_datetime(datetime.max.replace(tzinfo=UTC))
 
 
@@ -68,8 +68,8 @@ async def cancel_run(
     """Cancel a run.
 
     A run of an operation, or a root emission, rolls back. Returns False if the run has ended or does not exist. Once
-    this has returned True, no further step of the run, or of a run below it, begins on any engine, except
-    compensations. Raises ConcurrentModification.
+    this has returned True, no engine begins a further step of the run or of a run below it, except compensations.
+    Raises ConcurrentModification.
     """
     session.check_open()
     checked_text(run_id, "a run's id")
@@ -109,7 +109,7 @@ async def pause_run(session: Session, run_id: str, *, expected_version: int | No
 
 
 async def resume_run(session: Session, run_id: str, *, expected_version: int | None, actor: str) -> bool:
-    """Lift a run's hold of any kind.
+    """Lift the hold of a run, whatever its kind.
 
     Returns False if the run is not held. Raises RunNotFound, ConcurrentModification.
     """
@@ -139,8 +139,9 @@ async def retry_run(session: Session, run_id: str, *, expected_version: int | No
 async def _retry(
     session: Session, run_id: str, expected_version: int | None, actor: str, *, with_parent: bool = False
 ) -> None:
-    """Retry a run as it is stored now. If the run changes before the retry is decided, read it again and retry that,
-    unless the caller gave a version."""
+    """Retry a run in its stored state. If the run changes before the retry is decided, read the run again and repeat
+    the retry. If the caller gave a version, do not repeat it.
+    """
     stored = await _stored(session, run_id)
     while True:
         try:
@@ -152,7 +153,7 @@ async def _retry(
                 raise
             if stored.run.attempt == was.attempt:
                 continue
-        return  # The run is retried, by this call or by another one in the meantime.
+        return  # The run is being retried, by this call or by another call at the same time.
 
 
 async def _stored(session: Session, run_id: str) -> StoredRun:
@@ -172,7 +173,7 @@ async def _retry_as(
     read: tuple[Event, ...] = ()
     if run.status is Status.FAILED and run.model != "operation":
         entries = (await session.caller_store.journals([run_id]))[run_id].entries
-        # If the failure came from the code itself or from a deadline, and not from an entry, all entries stay.
+        # If the failure came from the code itself or from a deadline, no entry caused it, so all entries stay.
         kept = [one for one in entries if entry is None or one.seq < entry]
         kept_until = session.clock.now() + session.event_retention_us
         read = read_before(entries[len(kept) :], session.codec, kept_until)
@@ -197,8 +198,9 @@ async def _retry_as(
 async def _retry_children(
     session: Session, run_id: str, entries: Sequence[Entry], kept: Sequence[Entry], actor: str
 ) -> None:
-    """Retry the failed children that the run has started. The entries that started them stay in the journal, so without
-    this the run would get the same failures again."""
+    """Retry the failed children that the run has started. The entries that started them stay in the journal. Without
+    this retry, the run would get the same failures again.
+    """
     started = started_before(kept, session.codec) - failed_before(kept, session.codec)
     if not started:
         return
@@ -221,7 +223,7 @@ async def _retry_child(session: Session, run_id: str, actor: str) -> None:
 
 
 def deadline_at(deadline: datetime | Duration | None, now: int) -> int | None:
-    """Return a deadline as it is stored. Raises InvalidArguments."""
+    """Return a deadline in the form in which it is stored. Raises InvalidArguments."""
     if deadline is None:
         return None
     if isinstance(deadline, datetime):

@@ -1,5 +1,6 @@
 """The handle of a run: its id, its outcome, everything that callers can read about it, and every change that they can
-request."""
+request.
+"""
 
 from __future__ import annotations
 
@@ -59,10 +60,10 @@ class RunHandle(Generic[R]):
     # The outcome.
 
     async def result(self) -> R:
-        """Wait until the run has ended, and return its result. It can be called any number of times.
+        """Wait until the run has ended, and return its result. You can call this any number of times.
 
-        Raises RunCancelled, or RunFailed with the rebuilt failure as its cause. Raises RunNotFound at once if the run
-        was started in a transaction that is not committed yet.
+        Raises RunCancelled or RunFailed. The cause of RunFailed is the rebuilt failure. Raises RunNotFound at once if
+        the run was started in a transaction that is not committed yet.
         """
         try:
             run, outcome = await outcome_of(self._session, self.id)
@@ -92,7 +93,8 @@ class RunHandle(Generic[R]):
     async def history(self) -> History:
         """Return the run's journal, its audit trail, and the entries that retries set aside.
 
-        For a run of an operation, the journal has the run's events in its hierarchy as entries. Raises RunNotFound.
+        An operation's run has no journal of its own; its events in the hierarchy are returned as entries. Raises
+        RunNotFound.
         """
         return await history_of(self._session, self.id)
 
@@ -102,14 +104,15 @@ class RunHandle(Generic[R]):
 
     async def tree(self, *, runs_max: int = RUNS_MAX, within: Within | None = None) -> RunTree:
         """Return the run with all runs below it, oldest first, without payloads: as data, as text (`.text()`) or as a
-        Mermaid flowchart (`.mermaid()`). With `within`, runs outside of it are left out together with all runs below
-        them, and are not counted. Raises RunNotFound. Raises Misuse if there are more than `runs_max` runs."""
+        Mermaid flowchart (`.mermaid()`). With `within`, a run that `within` does not cover is left out together with
+        all runs below it, and is not counted. Raises RunNotFound. Raises Misuse if there are more than `runs_max` runs.
+        """
         return await tree_of(self._session, self.id, runs_max, within)
 
     async def hierarchy(self, *, runs_max: int = RUNS_MAX) -> HierarchyView:
         """Return the tree of an operation's run, and the events of each of its messages, oldest first.
 
-        Raises as `tree`.
+        Raises the same errors as `tree`.
         """
         return await hierarchy_of(self._session, self.id, runs_max)
 
@@ -120,7 +123,7 @@ class RunHandle(Generic[R]):
     # Runs of graphs.
 
     async def tokens(self, *, graph: Graph[Any, Any] | None = None) -> TokensView:
-        """Return the tokens of a graph's run, including those that have ended, each with its path, node and state.
+        """Return the tokens of a graph's run, including tokens that have ended, each with its path, node and state.
 
         You can draw them: `graph.to_svg(tokens)`. Without `graph`, the definition that the run was started or last
         retried with is used.
@@ -138,23 +141,25 @@ class RunHandle(Generic[R]):
     ) -> str:
         """Return a picture of the run's graph with its tokens, as SVG or as a Mermaid flowchart.
 
-        If you have the tokens already, pass them to save a replay. Raises as `tokens`.
+        If you have the tokens already, pass them to save a replay. Raises the same errors as `tokens`.
         """
         return await graph_runs.drawing_of(self._session, self.id, form, graph, tokens)
 
     async def graph_events(
         self, *, after: int = 0, limit: int = 1000, graph: Graph[Any, Any] | None = None
     ) -> GraphEvents:
-        """Return the events of a graph's run: tokens that were created, moved along edges, joined and ended, and what
-        nodes did. The events are derived from the journal and numbered from 1 on. Each call returns the same events,
-        and more as the run continues. `after` is the number of the last event that you have. Raises as `tokens`. Raises
-        Misuse for a limit that is out of range."""
+        """Return the events of a graph's run: tokens were created, moved along edges, joined and ended, and nodes did
+        their work. The events are derived from the journal and numbered from 1 on. Each call returns the same events,
+        and more as the run continues. `after` is the number of the last event that you have. Raises the same errors as
+        `tokens`. Raises Misuse for a limit that is out of range.
+        """
         return await graph_runs.graph_events_of(self._session, self.id, after, limit, graph)
 
     async def definition(self) -> DefinitionView:
-        """Return the definition that a graph's run was started or last retried with, as JSON, even if the code has
-        changed since then. For a run that has done nothing yet, this is the definition in the code. Raises RunNotFound.
-        Raises Misuse if the run is not a run of a graph, or if neither the store nor the code has its definition."""
+        """Return the definition that a graph's run was started or last retried with, as JSON. The code may have changed
+        since then. If the run has not done anything yet, the definition in the code is returned. Raises RunNotFound.
+        Raises Misuse if the run is not a run of a graph, or if neither the store nor the code has its definition.
+        """
         return await graph_runs.definition_of(self._session, self.id)
 
     # Published values and streams.
@@ -166,7 +171,7 @@ class RunHandle(Generic[R]):
     async def published(self, key: str) -> Any: ...
 
     async def published(self, key: str | None = None) -> Any:
-        """Return the values that the run has published: all of them by key, or the value under one key.
+        """Return the values that the run has published, by key. With `key`, return the value under that key.
 
         The values are plain JSON values. They stay after the run has ended.
 
@@ -180,8 +185,9 @@ class RunHandle(Generic[R]):
 
         The loop waits for more items until the run has ended and all items were read. With `follow=False` the loop ends
         after the items that are stored now. You get only items that are durable. To continue later, for example after a
-        crash of the reader, pass the offset of the last item as `after`. A stream without items is empty; that is not
-        an error. Raises InvalidArguments at once. The loop raises RunNotFound, StoreError and EngineStopped.
+        crash of the reader, pass the offset of the last item as `after`. A stream without items is not an error: the
+        loop ends without items. Raises InvalidArguments at once. The loop raises RunNotFound, StoreError and
+        EngineStopped.
         """
         return stream_of(self._session, self.id, name, after, follow)
 
@@ -203,10 +209,10 @@ class RunHandle(Generic[R]):
         Its running steps are cancelled, and results that arrive later are dropped. The run's code does not notice the
         cancellation.
 
-        Once this has returned True, no further step of the run, or of a run below it, begins on any engine, except
-        compensations. A hierarchy that a function has emitted rolls back if the function's compensations say so. A run
-        of an operation rolls back at its next step boundary, with all runs below it. Returns False if the run has ended
-        or does not exist. Raises ConcurrentModification if it is not at `expected_version`.
+        Once this has returned True, no engine begins a further step of the run or of a run below it, except
+        compensations. If a function has emitted messages, their hierarchies roll back if the function's compensations
+        say so. A run of an operation rolls back at its next step boundary, with all runs below it. Returns False if the
+        run has ended or does not exist. Raises ConcurrentModification if the run is not at `expected_version`.
         """
         return await cancel_run(
             self._session, self.id, expected_version=expected_version, reason=reason, actor=actor
@@ -223,7 +229,7 @@ class RunHandle(Generic[R]):
         )  # fmt: skip
 
     async def resume(self, *, expected_version: int | None = None, actor: str = "api") -> bool:
-        """Lift the run's hold of any kind, so that the run continues.
+        """Lift the run's hold, whatever its kind, so that the run continues.
 
         Returns False if the run is not held. Raises RunNotFound. Raises ConcurrentModification if the run is not at
         `expected_version`.
@@ -234,12 +240,12 @@ class RunHandle(Generic[R]):
         """Run a failed run again, from the entry whose failure ended it.
 
         Everything that the run did before that entry stays done. Everything from that entry on happens again. Events
-        that the run has read since that entry can be read again, in the same order. A timeout that ended the run, and a
-        deadline that has passed, start anew.
+        that the run read after that entry can be read again, in the same order. If a timeout ended the run, or its
+        deadline has passed, that time begins again.
 
         Failed children that the run had started are retried first, unless the run had handled their failures. If the
-        process dies in between, retry the run again. If two callers retry a run at the same time, it is retried once.
-        Returns this handle.
+        process dies during the retry, retry the run again. If two callers retry a run at the same time, it is retried
+        once. Returns this handle.
 
         Raises RunNotFound and RunNotRetryable. Raises ConcurrentModification if the run is not at `expected_version`.
         """
@@ -256,8 +262,8 @@ class RunHandle(Generic[R]):
     ) -> RunView:
         """Replace the run's tags, its deadline, or both.
 
-        With a `deadline` of None, the run has no deadline any more. Raises RunNotFound. Raises ConcurrentModification
-        if the run is not at `expected_version`.
+        Pass None as `deadline` to remove the deadline. Raises RunNotFound. Raises ConcurrentModification if the run is
+        not at `expected_version`.
         """
         return await update_run(
             self._session, self.id, expected_version=expected_version, tags=tags, deadline=deadline, actor=actor
@@ -266,7 +272,8 @@ class RunHandle(Generic[R]):
     async def roll_back(self, reason: str = "", *, actor: str = "api") -> bool:
         """Roll back a run of an operation that has ended, and all runs below it, newest first.
 
-        Returns False, and does nothing, if a run above or below it has not ended, or if there is nothing to roll back.
+        Returns False, and does nothing, if a run above or below it has not ended, or if no work needs to be rolled
+        back.
         """
         return await roll_back_hierarchy(self._session, self.id, reason=reason, actor=actor)
 

@@ -32,10 +32,10 @@ from perdure.views import Page, RunView, from_cursor, run_view, to_cursor
 
 _NEVER: Final = 2**62
 _COUNT_MAX: Final = 10_000_000
-_PAGE: Final = 200  # runs that are changed at once
+_PAGE: Final = 200  # how many runs are changed at once
 _OPEN: Final = tuple(status for status in Status if status not in FINISHED)
 
-Timers = list[TimerView]  # inside the class, `list` is the method
+Timers = list[TimerView]  # inside the class, the name `list` means the method
 Counts = list[dict[str, int]]
 RunIds = list[str]
 
@@ -81,8 +81,8 @@ EVERYTHING: Final = RunSelection()
 class BulkReport(Struct, frozen=True, kw_only=True):
     """The result of a change of many runs.
 
-    It has the ids of the changed runs, and the refused runs, each with the reason. In a dry run, it has the ids of the
-    runs that would be changed.
+    It has the ids of the changed runs, and the refused runs, each with the reason for the refusal. In a dry run, it has
+    the ids of the runs that would be changed.
     """
 
     changed: list[str]
@@ -93,7 +93,7 @@ class BulkReport(Struct, frozen=True, kw_only=True):
 @whole_calls()
 @checked(own=("ids",), constructor=False)
 class Runs:
-    """All runs in the store, whichever engine has them."""
+    """All runs in the store, on all engines."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -159,7 +159,7 @@ class Runs:
     async def tally(
         self, times: Sequence[datetime] = (), *, statuses: Sequence[str] = tuple(Status), limit: int = 1_000
     ) -> Counts:
-        """Return the number of runs by status, for each span between two of these times.
+        """Return the number of runs by status, for each span from one of the `times` to the next.
 
         A run belongs to the span in which it was started. Without times, there is one span for all runs. For each
         status, at most `limit` runs are counted in each span.
@@ -189,8 +189,8 @@ class Runs:
 
         With `dry_run`, only report which runs would be cancelled.
 
-        Runs are changed in bounded batches. If this process dies, some runs are cancelled and others are not; then call
-        this again. Runs that are started during the call may be missed.
+        Runs are changed in bounded batches. If this process dies during the call, only some of the runs are cancelled;
+        then call this again. Runs that are started during the call may be missed.
         """
         return await self._change(
             selection,
@@ -205,7 +205,7 @@ class Runs:
     ) -> BulkReport:
         """Pause all selected runs that have not ended and are not held, as `run.pause()` does.
 
-        Dry runs and crashes are as for `cancel`.
+        `dry_run` and crashes work as for `cancel`.
         """
         return await self._change(
             selection,
@@ -217,7 +217,10 @@ class Runs:
         )
 
     async def resume(self, selection: RunSelection, *, dry_run: bool = False, actor: str = "api") -> BulkReport:
-        """Resume all selected runs that are held, as `run.resume()` does. Dry runs and crashes are as for `cancel`."""
+        """Resume all selected runs that are held, as `run.resume()` does.
+
+        `dry_run` and crashes work as for `cancel`.
+        """
         return await self._change(
             selection,
             _OPEN,
@@ -228,7 +231,10 @@ class Runs:
         )
 
     async def retry(self, selection: RunSelection, *, dry_run: bool = False, actor: str = "api") -> BulkReport:
-        """Retry all selected runs that have failed, as `run.retry()` does. Dry runs and crashes are as for `cancel`."""
+        """Retry all selected runs that have failed, as `run.retry()` does.
+
+        `dry_run` and crashes work as for `cancel`.
+        """
 
         async def retry(run_id: str) -> bool:
             await retry_run(self._session, run_id, expected_version=None, actor=actor)
@@ -247,7 +253,8 @@ class Runs:
         held: bool | None = None,
     ) -> BulkReport:
         """Change the selected runs that are in one of these statuses. `held` limits the change to held runs, or to runs
-        that are not held. `otherwise` is the reason that the report gives for a run that the change left as it was."""
+        that are not held. `otherwise` is the reason that the report gives for a run that did not change.
+        """
         changed: RunIds = []
         refused: dict[str, str] = {}
 

@@ -41,19 +41,20 @@ class PreparedStart(Generic[R]):
     ) -> None:
         self.op = op
         self._session = session
-        self._input = input  # before the codec
+        self._input = input  # before the codec encodes it
         self._reader = reader
-        self._workflow = workflow  # None if this process does not have it
+        self._workflow = workflow  # None if this process does not have the workflow
 
     def insert(self, connection: object) -> RunHandle[R]:
         """Write the start with a blocking connection.
 
-        This uses nothing but the connection, so you may call it in any thread. Raises as `start(connection=…)`.
+        This uses only the connection, so you may call it in any thread. Raises the same errors as
+        `start(connection=…)`.
         """
         return self._inserted(insert(connection, self._insertion()))
 
     async def insert_async(self, connection: object) -> RunHandle[R]:
-        """Write the start with a connection of any kind. Raises as `start(connection=…)`."""
+        """Write the start with a connection of any kind. Raises the same errors as `start(connection=…)`."""
         return self._inserted(await insert_async(connection, self._insertion()))
 
     async def submit(self) -> RunHandle[R]:
@@ -102,7 +103,7 @@ async def prepare(
         checked_remark("", actor)
     reader: Reader | None = None
     workflow: Workflow[Any, Any] | None = None
-    model = ""  # not known
+    model = ""  # the model is not known
     if isinstance(call, str):
         name = checked_text(call, "a workflow's name")
         if version:
@@ -140,7 +141,7 @@ async def prepare(
 async def start_all(session: Session, prepared: Sequence[PreparedStart[Any]]) -> list[RunHandle[Any]]:
     """Start several runs in shared commits.
 
-    If one of them is refused, the others are started, and then its error is raised.
+    If a start is refused, the other runs are started, and then the error of the refused start is raised.
     """
     replies = await session.coordinator.submit_batch([one.op for one in prepared])
     for reply in replies:

@@ -1,4 +1,4 @@
-"""Stranded runs: no live engine can continue them, because none has their code."""
+"""Stranded runs: no live engine can continue them, because no live engine has their code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _AT_WORK: Final = (Status.RUNNING, Status.SUSPENDED, Status.ROLLING_BACK)
 
 
 async def with_stranded(session: Session, views: list[RunView]) -> list[RunView]:
-    """Return the views. `stranded` is set for runs that no live engine has and no live engine can take."""
+    """Return the views, with `stranded` set for each run that no live engine has and no live engine can take."""
     if all(view.status in FINISHED for view in views):
         return views
     living = await session.caller_store.engines(living=True)
@@ -35,11 +35,11 @@ async def with_stranded(session: Session, views: list[RunView]) -> list[RunView]
     def is_stranded(view: RunView) -> bool:
         if view.owner in owners or view.status in FINISHED:
             return False
-        if view.topic == "":  # stored by an earlier version of Perdure
+        if view.topic == "":  # the row was stored by an earlier version of Perdure
             return view.workflow not in names
         if view.topic is None:
             return (view.workflow, view.workflow_version) not in code
-        if view.status == Status.CREATED:  # Every version of the handler may begin it.
+        if view.status == Status.CREATED:  # Every version of the handler may begin the run.
             return (view.workflow, view.topic) not in handlers
         return (view.workflow, stored_version(view.topic, view.workflow_version)) not in code
 
@@ -56,9 +56,9 @@ async def with_stranded(session: Session, views: list[RunView]) -> list[RunView]
 
 
 async def why_stranded(session: Session, run: Run) -> str | None:
-    """Return why no engine can continue a run, or None if one can.
+    """Return why no engine can continue a run, or None if an engine can.
 
-    It is also None for an operation's run that has not begun, because its handler may be a person.
+    Returns None also for an operation's run that has not begun, because its handler may be a person.
     """
     if run.model == "operation" and run.status is Status.CREATED:
         return None
@@ -66,8 +66,9 @@ async def why_stranded(session: Session, run: Run) -> str | None:
 
 
 async def warn_of_missing_code(session: Session) -> None:
-    """Log which runs of this engine's handlers no engine can continue, and why: another version of the handler has
-    begun them. Only the newest runs of each handler are checked."""
+    """Log which runs of this engine's handlers no engine can continue, and why. Such a run was begun by another version
+    of the handler. Only the newest runs of each handler are checked.
+    """
     for name in sorted({name for _, name in session.workflows.operations}):
         runs = await session.caller_store.list(RunFilter(workflow=name, statuses=_AT_WORK, limit=_PAGE))
         views = await with_stranded(session, [run_view(run) for run in runs if run.model == "operation"])

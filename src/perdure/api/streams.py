@@ -1,4 +1,4 @@
-"""Published values and streams of runs, whichever engine has the run."""
+"""Published values and streams of runs, on all engines."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from perdure.values.checks import checked_text
 from perdure.views import StreamItemView, plain_value, stream_item_view
 
 _PAGE: Final = 200
-_POLL_S: Final = 0.25  # for runs that another engine or no engine has
+_POLL_S: Final = 0.25  # how often the store is polled for runs that this engine does not own
 
 
 async def published_by(session: Session, run_id: str, key: str | None) -> Any:
-    """Return the values that a run has published, by key, or the value under one key.
+    """Return the values that a run has published, by key. With `key`, return the value under that key.
 
     Raises RunNotFound, NotPublished.
     """
@@ -63,8 +63,8 @@ async def _items(session: Session, run_id: str, name: str, after: int, follow: b
 
 async def _next_page(session: Session, run_id: str, name: str, after: int, follow: bool) -> tuple[StreamItem, ...]:
     """Wait for the next items, and return them. The result is empty if no more items will come."""
-    # Subscribe before reading, so that no change in between is missed. The subscription ends before the caller gets the
-    # items, because the caller may never ask for more.
+    # Subscribe before reading, so that no change between the two is missed. The subscription ends before the caller
+    # gets the items, because the caller may never read further.
     with session.followers.changes_of(run_id) as changes:
         while True:
             session.check_open(to_start=follow)

@@ -35,15 +35,15 @@ _NEVER: Final = 2**62
 _STATUSES: Final = ("open", "claimed", "answered", "withdrawn")
 _ERROR_MAX_CHARS: Final = 10_000
 _CLAIMED_MAX: Final = 1_000
-_STEPS_AT_ONCE_MAX: Final = 10_000  # steps of a check on the event loop: about 20 ms
+_STEPS_AT_ONCE_MAX: Final = 10_000  # steps of a schema check on the event loop: about 20 ms
 
 
 class TaskView(Struct, frozen=True, kw_only=True):
     """A task.
 
-    It is `claimed` while a worker's lease lasts, and `open` again once the lease has expired. `details` came with the
-    last heartbeat. `error` came from the last worker that gave the task back. `claims` is how often the task was
-    claimed. `actor` requested the last claim, heartbeat or release.
+    The task is `claimed` while a worker's lease lasts, and `open` again once the lease has expired. `details` are the
+    details of the last heartbeat. `error` is the error of the last worker that gave the task back. `claims` is how
+    often workers have claimed the task. `actor` requested the last claim, heartbeat or release.
     """
 
     id: str
@@ -68,7 +68,7 @@ class TaskView(Struct, frozen=True, kw_only=True):
     actor: str | None = None
 
 
-TaskViews = list[TaskView]  # inside the class, `list` is the method
+TaskViews = list[TaskView]  # inside the class, the name `list` means the method
 
 
 @whole_calls()
@@ -92,8 +92,8 @@ class Tasks:
     ) -> TaskViews:
         """Return tasks, oldest first.
 
-        `after` is the id of the last task that you have. With `within`, tasks of runs outside of it are left out.
-        Raises Misuse.
+        `after` is the id of the last task that you have. With `within`, the list has only tasks of the runs that
+        `within` covers. Raises Misuse.
         """
         self._session.check_open()
         checked_limit(limit)
@@ -129,10 +129,10 @@ class Tasks:
     ) -> None:
         """Answer a task. Returns once the answer is durable and the run has it.
 
-        Only the first answer counts. Raises InvalidAnswer if the answer does not fit the task's schema; the error has
+        Only the first answer counts. Raises InvalidAnswer if the answer does not fit the task's schema. The error has
         the path of the wrong part, and the task stays open. Raises TaskClosed if the task was answered before, or if
-        its run no longer waits for it. Raises TaskNotFound. If you pass a `worker`, it must be the worker that has the
-        task or had it last: raises TaskLost if another worker has the task.
+        its run no longer waits for it. Raises TaskNotFound. If you pass a `worker`, this worker must have the task, or
+        must have had it last. Otherwise raises TaskLost.
 
         The run stages the `artifacts` when it continues with the answer, and publishes them when it succeeds. Raises
         InvalidArguments, UnstorableValue.
@@ -148,7 +148,7 @@ class Tasks:
         answer = msgspec.json.decode(text)
         try:
             found = misfit(answer, schema, _STEPS_AT_ONCE_MAX)
-        except TooManySteps:  # The check would block the event loop for too long.
+        except TooManySteps:  # The check would block the event loop for too long, so it runs in a thread.
             found = await asyncio.to_thread(misfit, answer, schema)
         if found is not None:
             raise InvalidAnswer(
@@ -166,8 +166,8 @@ class Tasks:
         """Claim open tasks of a queue, oldest first.
 
         No other worker gets them until the lease has expired; `heartbeat` renews the lease. If the worker dies, its
-        lease expires, and the tasks are open again. A lease that is a number is in seconds. The tasks show the `actor`;
-        the default is the worker. Raises InvalidArguments.
+        lease expires, and the tasks are open again. A number as `lease` means seconds. The tasks show the `actor`; the
+        default is the worker's name. Raises InvalidArguments.
         """
         self._session.check_open()
         checked_text(queue, "a queue's name")
@@ -187,8 +187,8 @@ class Tasks:
     async def heartbeat(self, id: str, worker: str, details: Any = None, *, actor: str | None = None) -> None:
         """Renew a worker's lease of a task.
 
-        `details` say how far the worker got. Raises TaskLost if another worker has the task, TaskClosed if its run no
-        longer waits for it.
+        `details` tell how far the worker got. Raises TaskLost if another worker has the task, and TaskClosed if the
+        task's run no longer waits for it.
         """
         text = None
         if details is not None:
@@ -205,7 +205,7 @@ class Tasks:
             raise closed(task) if task.status != "open" else lost(task, worker)
 
     async def release(self, id: str, worker: str, *, actor: str | None = None) -> None:
-        """Give a task back: it is open again at once. Raises as `heartbeat`."""
+        """Give a task back: it is open again at once. Raises the same errors as `heartbeat`."""
         await self._release(id, worker, actor)
 
     async def fail(self, id: str, worker: str, error: str, *, retry: bool, actor: str | None = None) -> None:

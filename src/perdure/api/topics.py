@@ -36,13 +36,13 @@ from perdure.values.json import to_text
 
 HANDLER_RECORD: Final = "perdure.handler"  # the kind of the records of registered and retired handlers
 _PAGE: Final = 64
-_NOT_BEGUN: Final = (Status.CREATED, Status.RUNNING)  # a run in these statuses may not have begun
+_NOT_BEGUN: Final = (Status.CREATED, Status.RUNNING)  # in these statuses, a run's first step may not have begun
 
 
 @whole_calls()
 @checked(constructor=False)
 class Topics:
-    """Topics, their handlers, and the runs of handlers that no engine has."""
+    """Topics, their handlers, and the runs of handlers that are people or other systems."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -56,15 +56,15 @@ class Topics:
         return {topic: sorted(known.registered) for topic, known in sorted(handlers.topics.items()) if known.registered}
 
     async def register(self, topic: Topic[Any] | str, name: str, *, actor: str = "api") -> None:
-        """Register a handler that no engine has, such as a person or another system.
+        """Register a handler that is not code of an engine, such as a person or another system.
 
-        Messages of the topic then wait for this handler; see `complete`. Engines register their own operations by
-        themselves.
+        From then on, messages of the topic wait for this handler; see `complete`. Engines register their own operations
+        by themselves.
 
         When this returns, emitters that wait for handlers of the topic know of the new handler. If the process dies
-        before that, the emitters are notified later: when an engine with operations is opened, when one finds this
-        process dead, or when you call this again. A record keeps which `actor` registered the handler. The record is
-        written first: a crash may leave a record of a handler that is not registered yet.
+        before this returns, the emitters are notified later: when an engine with operations is opened, when an engine
+        finds this process dead, or when you call this again. A record is kept of the registration, with the `actor`.
+        The record is written first, so a crash may leave a record of a handler that is not registered yet.
         """
         session = self._session
         session.check_open()
@@ -76,13 +76,13 @@ class Topics:
     async def retire(self, topic: Topic[Any] | str, name: str, *, release: bool = False, actor: str = "api") -> bool:
         """Retire a handler: messages that are emitted from now on do not wait for it.
 
-        Messages that wait for it already keep waiting. With `release` they stop waiting: the handler's runs that have
-        not begun are cancelled.
+        Messages that wait for it already keep waiting. With `release` these messages stop waiting: the handler's runs
+        that have not begun are cancelled.
 
         Returns False if the topic has no handler of this name. An engine that has the handler registers it again when
         it is opened. If the process dies before this returns, some runs may not be released; then call this again. A
-        record keeps which `actor` retired the handler. The record is written first: a crash may leave a record of a
-        handler that is not retired yet.
+        record is kept of the retirement, with the `actor`. The record is written first, so a crash may leave a record
+        of a handler that is not retired yet.
         """
         session = self._session
         session.check_open()
@@ -92,7 +92,8 @@ class Topics:
             await self._note(*pair, actor, registered=False)
         done = await session.handlers.retire([pair], session.clock.now())
         if release:
-            async for found in _operation_runs(session, name, *_NOT_BEGUN):  # A running one may be held, not begun.
+            # A run with the status `running` may be held before its first step.
+            async for found in _operation_runs(session, name, *_NOT_BEGUN):
                 await self._release(found, pair[0], actor)
         return done
 
@@ -101,7 +102,7 @@ class Topics:
         await self._records.put(HANDLER_RECORD, f"{topic}/{name}", note, actor=actor)
 
     async def _release(self, found: StoredScopes, topic: str, actor: str) -> None:
-        """End the runs that no engine has taken, so that they never begin."""
+        """Cancel the runs that no engine has taken, so that they never begin."""
         messages = {message.id: message.topic for message in found.messages}
         hierarchy = await in_turns(found.hierarchy_in_pieces())
         for run in found.runs.values():
@@ -122,8 +123,8 @@ class Topics:
         emitted with the token later roll back before their first step. Returns False if the token was cancelled before;
         then the first reason counts.
 
-        Once this has returned, no further step of these runs begins on any engine. If this process dies before that,
-        the cancellation still takes effect if it was already stored: another engine then notifies the runs. Raises
+        Once this has returned, no engine begins a further step of these runs. If this process dies before the call
+        returns, a cancellation that is already stored still takes effect: another engine notifies the runs. Raises
         InvalidArguments.
         """
         return await cancel_token(self._session, token, reason=reason, actor=actor)
@@ -139,16 +140,17 @@ class Topics:
         run_ids = tuple(run.id for run in found.runs.values() if run.lineage[:-1] == (id,))
         return RootHandle(self._session, id, emitted.message_id, run_ids)
 
-    # Handlers that no engine has.
+    # Handlers that are people or other systems.
 
     async def message(self, id: str) -> Any:
-        """Return the message that a handler's run handles. Raises RunNotFound."""
+        """Return the message that the run of a handler has to handle. Raises RunNotFound."""
         found = await run_rows(self._session, id)
         message_id = found.runs[id].message_id
         return msgspec.json.decode(next(one.payload for one in found.messages if one.id == message_id))
 
     async def complete(self, id: str, values: Mapping[str, Any] | None = None, *, actor: str = "api") -> None:
-        """Complete the run of a handler that no engine has. `values` are the handler's return values, by name.
+        """Complete the run of a handler that is a person or another system. `values` are the handler's return values,
+        by name.
 
         Raises RunNotFound, RunFinished, UnstorableValue. Raises Misuse if an engine has taken the run, or if its
         emitter rolls back.
@@ -170,9 +172,9 @@ class Topics:
         await self._settle(view, writes, Status.SUCCEEDED, report, actor)
 
     async def fail(self, id: str, reason: str, *, type: str = "Refused", actor: str = "api") -> None:
-        """Fail the run of a handler that no engine has.
+        """Fail the run of a handler that is a person or another system.
 
-        Call this only if none of the handler's work is left to be undone. Raises as `complete`.
+        Call this only if no work of the handler needs to be undone. Raises the same errors as `complete`.
         """
         checked_remark(reason, actor)
         checked_text(type, "the type of a failure")
@@ -182,9 +184,9 @@ class Topics:
         await self._settle(view, fail(view, failure), Status.ROLLED_BACK, report, actor)
 
     async def complete_rollback(self, id: str, *, actor: str = "api") -> None:
-        """Complete the rollback of a handler that no engine has.
+        """Complete the rollback of a handler that is a person or another system.
 
-        Call this once the handler's work is undone, as the emitter requested. Raises RunNotFound, Misuse.
+        Call this once the handler's work is undone, as the emitter has requested. Raises RunNotFound, Misuse.
         """
         view = await self._view(id)
         request = view.rollback_request
@@ -227,12 +229,12 @@ class Topics:
 
 
 async def announce_handlers(session: Session) -> None:
-    """Notify waiting emitters of handlers that they may not know yet, whichever engine registered them."""
+    """Notify waiting emitters of handlers that they may not know yet, including handlers of other engines."""
     unannounced = session.handlers.unannounced
     if not unannounced:
         return
     topics = {topic for topic, _, _ in unannounced}
-    # A running emitter may be about to wait again, with the registry that it read before.
+    # A running emitter may be about to wait again, with an earlier state of the registry.
     async for found in _operation_runs(session, None, *AT_WORK):
         emitted = {message.id for message in found.messages if message.topic in topics}
         waiting = {row.cooperation_lineage[-1] for row in found.events if row.message_id in emitted}

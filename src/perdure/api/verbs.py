@@ -1,5 +1,5 @@
-"""The verbs that an engine and a client share: start, run, send, emit, handle. Everything else is on a handle, or in a
-facet.
+"""The verbs that an engine and a client share: start, run, send, emit, handle. All other methods are on handles and
+facets.
 
 `Client` and `Engine` use these functions as their methods, so that each verb has one signature and one docstring.
 """
@@ -80,19 +80,19 @@ async def start(
 ) -> RunHandle[Any]:
     """Start a run, and return its handle once the run is durable.
 
-    `call` is a called workflow: `checkout("o-17")`. It may also be the name of a workflow; then `input` has the
-    arguments by name, as JSON values, and the default `version` is the one that the newest engine with this workflow
+    `call` is a called workflow: `checkout("o-17")`. It may also be the name of a workflow. Then `input` has the
+    arguments by name, as JSON values. The default `version` is the version that the newest engine with this workflow
     has. An engine that has the code executes the run.
 
     With an `id` the start is idempotent: the same id, workflow and arguments give the same run. Raises RunExists if the
-    id belongs to a run of another workflow or with other arguments. A run that has not ended by its `deadline` fails.
-    Raises UnknownWorkflow, InvalidArguments, UnstorableValue.
+    id belongs to a run of another workflow, or to a run with other arguments. A run that has not ended by its
+    `deadline` fails. Raises UnknownWorkflow, InvalidArguments, UnstorableValue.
 
     With a `connection` of your own to the store's database (asyncpg, psycopg 3, SQLAlchemy 2, sqlite3), the run is
-    written in that connection's transaction. The run exists once you commit, and starts soon after. If you roll back,
-    or crash before the commit, the run never existed. Until the commit its handle raises RunNotFound. Raises Misuse if
-    the connection cannot be used for that, and the errors of the connection's driver. Your transaction can go on after
-    Misuse and after RunExists.
+    written in that connection's transaction. The run exists once you commit, and it starts soon after the commit. If
+    you roll back, or crash before the commit, the run never existed. Until the commit its handle raises RunNotFound.
+    Raises Misuse if the connection is not suitable, and the errors of the connection's driver. After Misuse and after
+    RunExists, you can continue your transaction.
     """
     prepared = await prepare(
         self.session, call, input, version=version, id=id, tags=tags, deadline=deadline, actor=actor
@@ -110,7 +110,8 @@ async def start_many(
 ) -> Sequence[RunHandle[R]]:
     """Start many runs in shared commits. Return their handles, in the order of the calls, once all runs are durable.
 
-    All calls are checked before the first run is started: if a call is wrong, no run is started. Raises as `start`.
+    All calls are checked before the first run is started. If a call is wrong, no run is started. Raises the same errors
+    as `start`.
     """
     session = self.session
     prepared = [await prepare(session, call, tags=tags, deadline=deadline, actor=actor) for call in calls]
@@ -170,9 +171,10 @@ async def prepare_start(
     deadline: datetime | Duration | None = None,
     actor: str = "api",
 ) -> PreparedStart[Any]:
-    """Check a start without writing anything, and return it.
+    """Check a start without writing anything, and return the prepared start.
 
-    Synchronous code can then write the start in its own transaction: `prepared.insert(connection)`. Raises as `start`.
+    Synchronous code can then write the start in its own transaction: `prepared.insert(connection)`. Raises the same
+    errors as `start`.
     """
     return await prepare(
         self.session, call, input, version=version, id=id, tags=tags, deadline=deadline, actor=actor
@@ -196,12 +198,13 @@ async def send(
     strict: bool = False,
     actor: str = "api",
 ) -> Delivered | Queued:
-    """Send an event to a run, or, without `to`, broadcast it. Once the event is durable, return which runs have got it.
+    """Send an event to the run `to`. Without `to`, broadcast the event. Once the event is durable, return which runs
+    have got it.
 
-    If no run waits for the event, it is queued until a run does. With `strict`, RunNotWaiting is raised instead. With a
-    `key` the event is sent once, however often you call this. Another event with the same key raises KeyReused. Raises
-    RunNotFound, RunFinished, QueueFull, UnstorableValue. Raises InvalidArguments if the event does not fit its class,
-    or the class that has its name in this process.
+    If no run waits for the event, it is queued until a run waits for it. With `strict`, RunNotWaiting is raised
+    instead. With a `key` the event is sent only once, however often you call this. Another event with the same key
+    raises KeyReused. Raises RunNotFound, RunFinished, QueueFull, UnstorableValue. Raises InvalidArguments if the event
+    does not fit its event class, or the class that this process has for its name.
     """
     return await send_event(self.session, event, to, key, strict, actor)
 
@@ -209,7 +212,7 @@ async def send(
 async def send_many(self: Connected, events: Iterable[To | Event | NamedEvent], *, actor: str = "api") -> list[Sent]:
     """Send several events in shared commits, and return the outcome of each.
 
-    If one of them is refused, the others are sent, and then its error is raised.
+    If an event is refused, the others are sent, and then the error of the refused event is raised.
     """
     return await send_events(self.session, events, actor)
 
@@ -270,23 +273,23 @@ async def emit(
 ) -> RootHandle:
     """Emit a message as the root of a hierarchy.
 
-    Return its handle once the message is durable, together with a run for every handler that is registered for the
-    topic. You may give a topic by its name if it has a handler.
+    Return the root's handle once the message is durable, together with one run for each handler that is registered for
+    the topic. You may pass the name of a topic if the topic has a handler.
 
     `id` is the id of the message. With an `id` the call is idempotent: a second call returns the same hierarchy. Raises
-    RunExists if the second call has another topic or another content. The audit trails of the runs name the `actor`.
+    RunExists if the second call has another topic or another message. The audit trails of the runs name the `actor`.
 
     A hierarchy that is not done by its `deadline` rolls back. A hierarchy that has not rolled back by its
-    `rollback_deadline` ends as rollback_failed. Both deadlines apply to all runs below too; of several deadlines, the
-    earliest counts. Handlers begin after the `delay`, even if engines crash meanwhile. When one of the `tokens` is
-    cancelled, all runs below roll back. If a token is cancelled already, they roll back before their first steps.
-    Raises InvalidArguments, UnstorableValue.
+    `rollback_deadline` ends as rollback_failed. Both deadlines apply to all runs of the hierarchy. If a run has several
+    deadlines, the earliest counts. Handlers begin after the `delay`, even if engines crash in the meantime. When one of
+    the `tokens` is cancelled, all runs of the hierarchy roll back. If a token is already cancelled, the runs roll back
+    before their first steps. Raises InvalidArguments, UnstorableValue.
 
     With a `connection` of your own to the store's database, as for `start`, the message and its runs are written in
-    that connection's transaction. They exist once you commit, and are handled soon after. If you roll back, or crash
-    before the commit, they never existed. Until the commit the handle raises RunNotFound. Raises Misuse if the
-    connection cannot be used for that, and the errors of the connection's driver. Your transaction can go on after
-    Misuse and after RunExists.
+    that connection's transaction. The message and its runs exist once you commit, and the runs begin soon after the
+    commit. If you roll back, or crash before the commit, the message and its runs never existed. Until the commit the
+    handle raises RunNotFound. Raises Misuse if the connection is not suitable, and the errors of the connection's
+    driver. After Misuse and after RunExists, you can continue your transaction.
     """
     return await emit_root(
         self.session,
@@ -310,8 +313,8 @@ async def emit(
 async def until_stopped(self: Connected) -> None:
     """Wait until the engine or client has stopped.
 
-    Returns if it was shut down. Raises EngineStopped if it stopped by itself because its store is broken; then end the
-    process, or open another engine.
+    Returns normally if it was shut down. Raises EngineStopped if it stopped by itself because its store is broken. Then
+    end the process, or open another engine.
     """
     await self.session.until_stopped()
 

@@ -22,13 +22,14 @@ from perdure.views import run_view, shown_time
 class WaitView(Struct, frozen=True, kw_only=True):
     """A wait of a run.
 
-    Its `kind` says what the run waits for: a time (`timer`), the next attempt of a step (`retry`), a running step that
-    has sent a heartbeat (`beat`), an `event`, the end of a `run`, or an engine that has its `code`. If there are
-    several waits at one position, the run goes on when one of them is over. The `name` of a wait for code says which
-    code no live engine has.
+    Its `kind` says what the run waits for. It may wait for a time (`timer`), the next attempt of a step (`retry`), a
+    running step that has sent a heartbeat (`beat`), an `event`, the end of a `run`, or an engine that has its `code`.
+    If there are several waits at one position, the run goes on when the first of them is over. For the kind `code`, the
+    `name` says which code no live engine has.
 
-    A wait of the kind `standstill` says that this run and other runs wait for each other, so none of them ever ends.
-    Its `name` says which runs these are."""
+    The kind `standstill` says that this run and other runs wait for each other, so none of them ever ends. For this
+    kind, the `name` says which runs they are.
+    """
 
     position: str
     kind: str
@@ -41,7 +42,7 @@ class WaitView(Struct, frozen=True, kw_only=True):
 
 
 class TimerView(Struct, frozen=True, kw_only=True):
-    """A timer that has fired: when it was due, and when its run continued."""
+    """A timer that has fired: the time when it was due, and the time when its run continued."""
 
     run_id: str
     name: str

@@ -9,7 +9,7 @@ from perdure.values.checks import checked_texts
 
 
 def checked_within(within: object) -> Within | None:
-    """Return the argument, checked. Raises InvalidArguments."""
+    """Check the argument, and return it. Raises InvalidArguments."""
     if within is None:
         return None
     if not isinstance(within, Within):

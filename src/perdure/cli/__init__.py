@@ -1,7 +1,7 @@
-"""The command line. It uses a client or an engine and shows their views. It does not know how data are stored.
+"""The command line. It uses a client or an engine, and shows their views. It does not know how data are stored.
 
-One module per noun adds its commands to the app (see app.py). The modules import other code only when a command is
-called, so that help and completion stay fast.
+Each noun has a module that adds its commands to the app (see app.py). The modules import other code only when a command
+is called, so that `--help` and completion stay fast.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _EXTRA = "perdure: the command line needs typer and rich: pip install 'perdure[c
 
 
 def main() -> None:
-    """Run the `perdure` command. This never returns: it exits with a code of perdure.cli.errors.Code."""
+    """Run the `perdure` command. This never returns. It exits with one of the codes in perdure.cli.errors.Code."""
     try:
         from perdure.cli.app import run
     except ModuleNotFoundError as error:

@@ -34,11 +34,11 @@ from perdure.cli import (
     worker,
 )
 
-# Commands without a group: to begin a project, to run engines and servers, to start runs, and to maintain a store.
+# Commands without a group. They create a project, run engines and servers, start runs, and maintain a store.
 COMMANDS = (projects, demo, worker, server, start)
 TOOLS = (doctor, migration, bench, explore)
 
-# Groups of commands about one noun, in the order that the HTTP API, the dashboard and the docs use too.
+# Groups of commands about one noun. They have the order that the HTTP API, the dashboard and the docs use too.
 NOUNS = (runs, tasks, artifacts, records, events, dead_letters, topics, engines, definitions, audit, tokens, graphs)
 
 

@@ -134,7 +134,7 @@ async def _save(client: AnyClient, id: str, path: Path, *, force: bool) -> None:
 
 
 def _file_name(name: str) -> str:
-    """Return a file name for an artifact's name. The file name never leads to another folder."""
+    """Return a file name that is made from an artifact's name. The file name never leads to another folder."""
     plain = "".join(letter if letter.isalnum() or letter in "-_. " else "_" for letter in name).strip(". ")
     return plain or "artifact"
 

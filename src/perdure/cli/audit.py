@@ -1,4 +1,4 @@
-"""`perdure audit`: every change in the store, and who asked for it."""
+"""`perdure audit`: every change in the store, and who requested it."""
 
 from __future__ import annotations
 

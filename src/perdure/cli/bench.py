@@ -27,7 +27,7 @@ _BLOCK = b"\0" * 4096
 
 
 class Figure(Struct, frozen=True, kw_only=True):
-    """One measurement: the time that one operation takes (p50, p99), or how many operations are done per second."""
+    """One measurement: the time that one operation takes (p50, p99), or the number of operations per second."""
 
     name: str
     count: int
@@ -72,7 +72,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _folder(terminal: Terminal) -> Path:
-    """Return a folder on the disk of the store: the folder of the SQLite file, or else the current folder."""
+    """Return a folder on the disk of the store. This is the folder of the SQLite file, or else the current folder."""
     file = file_of(terminal.settings.store) if terminal.settings.names_store else None
     return file.resolve().parent if file is not None and file.resolve().parent.is_dir() else Path.cwd()
 
@@ -106,7 +106,7 @@ async def _measured(url: str, folder: Path, seconds: float) -> list[Figure]:
 
 
 def _synced(folder: Path, seconds: float) -> Figure:
-    """Measure how long the disk takes to make a block durable. No commit can be faster than that."""
+    """Measure how long the disk takes to make a block durable. No commit can be faster."""
     took: list[float] = []
     with tempfile.NamedTemporaryFile(prefix=".perdure-bench-", dir=folder) as file:
         give_up = time.perf_counter() + seconds

@@ -1,5 +1,6 @@
-"""The same change to several things. Things with given ids are changed at once; things that options select are changed
-after the user has confirmed it."""
+"""One change that is made to several things. If ids are given, the change is made at once. If options select the
+things, the user must confirm the change first.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be chan
 
 
 class Result(Struct, frozen=True):
-    """The result for one thing. If its change was refused, `error` is the code of the error, and `message` says why."""
+    """The result of the change for one thing. If the change was refused, `error` is the code of the error, and
+    `message` says why.
+    """
 
     id: str
     result: str
@@ -32,9 +35,10 @@ class Result(Struct, frozen=True):
 
 
 async def each(terminal: Terminal, what: str, ids: Sequence[str], act: Callable[[str], Awaitable[str]]) -> int:
-    """Apply a change to each id, show the result of each, and return the exit code.
+    """Make a change for each id, show the results, and return the exit code.
 
-    If one change is refused, the others are made nevertheless. If there is only one id, its error is raised.
+    If one change is refused, the other changes are made nevertheless. If there is only one id, the error of its change
+    is raised.
     """
     room = asyncio.Semaphore(_AT_ONCE)
 
@@ -70,8 +74,9 @@ async def each(terminal: Terminal, what: str, ids: Sequence[str], act: Callable[
 def announce(
     terminal: Terminal, what: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, yes: bool
 ) -> None:
-    """Show what is about to be changed, and ask for confirmation. Raises Refusal if the answer is no, or if nobody can
-    answer."""
+    """Show what will be changed, and ask for confirmation. Raises Refusal if the answer is no, or if nobody can
+    answer.
+    """
     if not yes and terminal.is_tty:
         terminal.table(columns, rows[:_SHOWN], empty="")
         if len(rows) > _SHOWN:

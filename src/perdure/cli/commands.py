@@ -1,5 +1,6 @@
-"""The frame of all commands: --store and --json, an event loop, and the way in which errors become messages and exit
-codes."""
+"""The frame of all commands: the options --store and --json, an event loop, and the conversion of errors to messages
+and exit codes.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +31,9 @@ _JSON = Annotated[bool, typer.Option("--json", help="Write JSON instead of text.
 
 
 def command(app: typer.Typer, name: str) -> Callable[[Body[P]], Body[P]]:
-    """Make a coroutine function a command. Its first parameter gets a Terminal; the others are arguments and options.
-    If the function returns an integer, that is the exit code."""
+    """Make a coroutine function a command. Its first parameter gets a Terminal. The other parameters are arguments and
+    options. If the function returns an integer, it is the exit code.
+    """
 
     def add(body: Body[P]) -> Body[P]:
         signature = inspect.signature(body, eval_str=True)
@@ -57,12 +59,12 @@ def command(app: typer.Typer, name: str) -> Callable[[Body[P]], Body[P]]:
 
 
 def perform(terminal: Terminal, body: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
-    """Run the command, write the message of an error, and return the exit code."""
+    """Run the command, and return the exit code. If the command raises an error, write its message."""
     try:
         code = asyncio.run(body())
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of the output has closed it. Without this, Python would try to flush the rest when it exits.
+        # The reader of the output has closed the pipe. Without this, Python would try to write the rest when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Code.FAILED
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""`perdure dead-letters`: events that their run did not read before it ended."""
+"""`perdure dead-letters`: events that their run had not read when it ended, or could not read."""
 
 from __future__ import annotations
 

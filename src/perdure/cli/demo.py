@@ -1,4 +1,4 @@
-"""`perdure demo`: kill a process in the middle of its work, and let another one complete it."""
+"""`perdure demo`: kill a process in the middle of its work, and let another process complete the work."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ _LOOK_EVERY_S = 0.05
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """The result of the demo. `repeated` steps were running at the kill, and ran again. `broken` steps ran again
-    although their results were stored; there must be no such steps."""
+    """The result of the demo. `repeated` steps were running when the process was killed, and ran again. `broken` steps
+    ran again although their results were stored. There must be none.
+    """
 
     store: str
     orders: int
@@ -90,7 +91,7 @@ async def _play(terminal: Terminal, folder: Path) -> Report:
             async with _worker(url, notes) as first:
                 terminal.print_text(f"process {first.pid} handles {ORDERS} orders of {len(STEPS)} steps each")
                 await _until_half(client, first, live)
-                first.kill()  # SIGKILL: the process cannot react to it.
+                first.kill()  # The process cannot react to SIGKILL.
                 await first.wait()
             done = await _done(client)
             terminal.print_text(
@@ -171,7 +172,7 @@ async def _stopped(worker: Process) -> Refusal:
 
 
 async def _show(live: Live | None, client: AnyClient) -> None:
-    """Show the orders, and which steps of each are done."""
+    """Show the orders, and which steps of each order are done."""
     if live is None:
         return
     from perdure.cli.demo_orders import STEPS

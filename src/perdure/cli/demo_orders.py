@@ -1,4 +1,4 @@
-"""The process that `perdure demo` kills: it handles orders of four steps each.
+"""The process that `perdure demo` kills. It handles orders of four steps each.
 
 Each step writes to a file outside the store when it begins. So the demo can check the store against the file.
 """
@@ -20,7 +20,7 @@ _TAKES_S: Final = 0.08
 
 async def _work() -> str:
     me = current_step()
-    # The whole line is one write, so a kill cannot cut it.
+    # The whole line is one write, so a kill cannot cut it in two.
     with open(os.environ["PERDURE_DEMO_NOTES"], "ab", buffering=0) as notes:  # noqa: ASYNC230, PTH123 - a single line
         notes.write(f"{os.getpid()} {me.run_id} {me.name}\n".encode())
     await asyncio.sleep(_TAKES_S)

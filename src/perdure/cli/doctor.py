@@ -1,4 +1,4 @@
-"""`perdure doctor`: check the store and its engines, and say what to do about problems."""
+"""`perdure doctor`: check the store and its engines, and say what to do about each problem."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _ACTIVE_MAX = 10_000
 _NAMED = 3
-_PATIENCE_S = 5.0  # Short, because a store that does not answer is a finding that should be shown soon.
+_PATIENCE_S = 5.0  # short, because a store that does not answer is a finding that should be shown soon
 _CLOCK_OFF = timedelta(seconds=2)
 _ROOM_MIN_BYTES, _ROOM_SCARCE_BYTES = 100 * 1024**2, 1024**3
 
@@ -71,7 +71,8 @@ async def examine(terminal: Terminal) -> tuple[list[Finding], int]:
                 ]  # fmt: skip
                 findings += [await look(client) for look in looks]
             if client.session.sign_off_failure is not None:
-                # A database server whose disk is full still answers reads, and writes that need no more space.
+                # If the disk of a database server is full, the server still answers reads, and writes that need no more
+                # space.
                 raise client.session.sign_off_failure
     except Exception as error:
         refusal = refused(error)
@@ -79,7 +80,7 @@ async def examine(terminal: Terminal) -> tuple[list[Finding], int]:
             raise
         findings.append(Finding(check="store", state="problem", found=refusal.what, todo=refusal.todo or "see above"))
         return [*findings, *_files(url)], Code.STORE
-    findings += _files(url)  # Opening the store finds out what was lost, and leaves a note about it.
+    findings += _files(url)  # Opening the store detects lost commits, and leaves a report about them.
     is_well = all(one.state != "problem" for one in findings)
     return findings, Code.DONE if is_well else Code.FAILED
 
@@ -131,7 +132,9 @@ def _disk(url: str) -> Finding:
 
 
 def _files(url: str) -> list[Finding]:
-    """Check an SQLite file: whether commits were lost, and whether this SQLite has a bug that can damage the file."""
+    """Check an SQLite file. Commits may have been lost, or this version of SQLite may have a bug that can damage the
+    file.
+    """
     from perdure.upgrade import look_at_file
 
     file = file_of(url)
@@ -162,7 +165,7 @@ def _files(url: str) -> list[Finding]:
 async def _engines(client: AnyClient) -> Finding:
     from perdure.kernel.status import ACTIVE
 
-    await client.engines.mark_dead()  # So that engines that died without signing off are not counted as alive.
+    await client.engines.mark_dead()  # Without this, engines that died without signing off would count as alive.
     me = (socket.gethostname(), os.getpid())
     alive = [one for one in await client.engines.list() if (one.host, one.pid) != me]
     working = [one for one in alive if one.workflows]

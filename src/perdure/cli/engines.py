@@ -1,4 +1,4 @@
-"""`perdure engines`: the engines that are alive, and the runs that no engine continues."""
+"""`perdure engines`: the engines that are alive, and the runs that are overdue."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _add_overdue(engines: typer.Typer) -> None:
 
 
 def code_of(engine: EngineView) -> list[tuple[str, ...]]:
-    """Return the code that an engine has: names of workflows and operations, each with a version, a topic, or both."""
+    """Return the code that an engine has: names of workflows and operations, each with a version, a topic or both."""
     with_versions = {(name, topic) for name, topic, _ in engine.versions}
     return sorted([*(one for one in engine.workflows if one not in with_versions), *engine.versions])
 

@@ -1,4 +1,4 @@
-"""Exit codes, and errors as messages: what happened, and what to do next."""
+"""Exit codes, and errors as messages. A message says what happened, and what to do next."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perdure import errors
 
 
 class Code(IntEnum):
-    """Exit codes. docs/cli.md explains each."""
+    """Exit codes. docs/cli.md explains them."""
 
     DONE = 0
     FAILED = 1
@@ -57,7 +57,7 @@ _CONFLICT = (
     errors.QueueFull,
 )
 
-# The messages of the errors advise Python calls. This advice names commands.
+# The messages of errors give advice for Python code. The advice here names commands.
 _ADVICE: dict[type[errors.PerdureError], str] = {
     errors.RunNotFound: "list the runs: perdure runs list",
     errors.DeadLetterNotFound: "list the dead letters: perdure dead-letters list",
@@ -78,7 +78,7 @@ _ADVICE: dict[type[errors.PerdureError], str] = {
 
 
 def refused(error: BaseException) -> Refusal | None:
-    """Return an error as a refusal, or None if the error is a bug."""
+    """Return an error as a refusal. Return None if the error is a bug."""
     if isinstance(error, Refusal):
         return error
     if not isinstance(error, errors.PerdureError):
@@ -95,7 +95,9 @@ def refused(error: BaseException) -> Refusal | None:
 
 
 def _happened(error: errors.PerdureError) -> str:
-    """Return what happened: the part of an error's message before the last semicolon. The rest is advice."""
+    """Return the part of an error's message before the last semicolon, which says what happened. The part after it is
+    advice.
+    """
     if isinstance(error, errors.RunNotFound):
         return f"no run has the id {error.run_id!r}"
     whole = str(error)

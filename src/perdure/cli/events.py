@@ -86,7 +86,7 @@ def _add_purge(events: typer.Typer) -> None:
 
 
 def show_sent(terminal: Terminal, run_ids: tuple[str, ...] | None, event_id: str | None) -> None:
-    """Show which runs have got an event, or that the event is queued."""
+    """Show which runs have got an event. If the event is queued, say so."""
     if terminal.as_json:
         result = "queued" if run_ids is None else "delivered"
         terminal.document({"result": result, "run_ids": run_ids or (), "event_id": event_id})

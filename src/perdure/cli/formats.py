@@ -1,4 +1,4 @@
-"""Values as text for people. Stored values may come from anybody, so control characters never reach the terminal."""
+"""Values as texts for people. Stored values may come from anybody, so control characters never reach the terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STEERING_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-
 
 
 def to_json(value: object, *, indent: bool = False) -> str:
-    """Return JSON without characters that control a terminal."""
+    """Return JSON without characters that could control a terminal."""
     data = msgspec.json.encode(value)
     if indent:
         data = msgspec.json.format(data, indent=2)
@@ -22,7 +22,7 @@ def to_json(value: object, *, indent: bool = False) -> str:
 
 
 def brief(value: object, width: int = 60) -> str:
-    """Return a value on one line, cut to a width."""
+    """Return a value on one line. A long text is cut."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else to_json(value)
@@ -31,7 +31,7 @@ def brief(value: object, width: int = 60) -> str:
 
 
 def cell(value: Any) -> str:
-    """Return a value as a cell of a table, or of a line in a pipe."""
+    """Return a value as a cell of a table or of a line in a pipe."""
     if value is None:
         return ""
     if isinstance(value, datetime):
@@ -47,7 +47,7 @@ def moment(at: datetime) -> str:
 
 
 def ago(at: datetime | None, now: datetime | None = None) -> str:
-    """Return how long ago a time was, or how soon it will come."""
+    """Return how long ago a time was, or how soon it will be."""
     if at is None:
         return ""
     passed = (now or datetime.now(UTC)) - at

@@ -1,4 +1,4 @@
-"""The graph that a user names on the command line: a file with YAML or JSON, or a graph in a module."""
+"""The graph that a user names on the command line. It is a file with YAML or JSON, or a graph in a module."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Modules = Annotated[
 def graph_at(terminal: Terminal, target: str, modules: list[str] | None = None) -> Graph[Any, Any]:
     """Return the graph in a file, or the graph MODULE:NAME. A graph in a file may use the names that `modules` define.
 
-    No other module is imported. Raises Refusal. Raises InvalidDefinition for a file that is not a graph.
+    No other module is imported. Raises Refusal. Raises InvalidDefinition if the file is not a valid graph.
     """
     from perdure.errors import InvalidDefinition
     from perdure.graph import Graph

@@ -1,5 +1,6 @@
 """`perdure graph`: check, draw and try a graph before you deploy it. run_details.py has the commands for runs of
-graphs."""
+graphs.
+"""
 
 from __future__ import annotations
 

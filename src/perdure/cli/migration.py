@@ -1,4 +1,4 @@
-"""`perdure migrate`: create a store, or bring its schema up to date."""
+"""`perdure migrate`: create a store, or upgrade its schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments and options as values: JSON, tags, spans of time, times."""
+"""Arguments and options as values: JSON, tags, durations, times."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 
 
 def values(pairs: Sequence[str], whole: str | None, option: str) -> dict[str, Any] | Any:
-    """Return `name=value` pairs as an object, or the JSON value of the option that replaces the pairs. Raises
-    Refusal."""
+    """Return `name=value` pairs as an object. If an option replaces the pairs, return the JSON value of that option.
+    Raises Refusal.
+    """
     if whole is not None:
         if pairs:
             raise Refusal(f"there are both {option} and name=value pairs", "use one of them")
@@ -54,7 +55,7 @@ def json_value(text: str, option: str) -> Any:
 
 
 def _loose(text: str) -> Any:
-    """Return a JSON value, or the text itself if it is not JSON: amount=100, order=o-17."""
+    """Return a JSON value. If the text is not JSON, return the text itself. Examples: amount=100, order=o-17."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError):
@@ -73,7 +74,7 @@ def tags(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def length(text: str, option: str) -> timedelta:
-    """Return a span of time: `90s`, `1h30m`, `2d`. A number without a unit is in seconds. Raises Refusal."""
+    """Return a duration: `90s`, `1h30m`, `2d`. A number without a unit means seconds. Raises Refusal."""
     seconds = None
     try:
         seconds = float(text)
@@ -89,7 +90,9 @@ def length(text: str, option: str) -> timedelta:
 
 
 def moment(text: str | None, option: str) -> datetime | None:
-    """Return a time: `2026-01-31T12:00` (local, unless it has an offset), or `2h` for two hours ago. Raises Refusal."""
+    """Return a time: `2026-01-31T12:00` (local time, unless it has an offset), or `2h` for two hours ago. Raises
+    Refusal.
+    """
     if text is None:
         return None
     try:
@@ -104,7 +107,7 @@ def moment(text: str | None, option: str) -> datetime | None:
 
 
 def deadline(text: str | None, option: str = "--deadline") -> datetime | timedelta | None:
-    """Return a time, or a span of time from now on. Raises Refusal."""
+    """Return a time, or a duration from now on. Raises Refusal."""
     if text is None:
         return None
     try:

@@ -135,10 +135,12 @@ def add_to(app: typer.Typer) -> None:
             for made in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
                 made.mkdir(
                     0o755
-                )  # Independent of the umask: perdure.toml is refused in a folder that others may write to.
+                    # This does not depend on the umask, because perdure.toml is refused in a folder to which others may
+                    # write.
+                )
             for file, text in FILES.items():
                 (folder / file).write_text(text.format(name=name) if file in _NAMED else text, "utf-8")
-            (folder / FILE).chmod(0o644)  # Perdure refuses a file that others may write to.
+            (folder / FILE).chmod(0o644)  # Perdure refuses a file to which others may write.
         except OSError as error:
             raise Refusal(f"cannot create {folder}: {error}", code=Code.FAILED, kind="cannot_write") from error
         if terminal.as_json:

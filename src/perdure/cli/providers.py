@@ -1,8 +1,9 @@
-"""Sign-in through an OpenID Connect provider for `perdure serve`, from options or from `[serve.oidc]` of perdure.toml.
+"""Sign-in through an OpenID Connect provider for `perdure serve`. The settings come from options, or from
+`[serve.oidc]` of perdure.toml.
 
-The client's secret is never an option: everybody on the machine can read the options of a process. It is never in
-perdure.toml either, because that file is kept with the code. The secret comes from the environment or from a file of
-its own.
+The client's secret is never an option, because everybody on the machine can read the options of a process. It is never
+in perdure.toml either, because that file is kept with the code. The secret comes from the environment or from a
+separate file.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ _NEEDED = ("issuer", "client_id", "redirect_uri", "scopes")
 
 
 def provider_of(settings: Settings, options: Mapping[str, Any]) -> Oidc | None:
-    """Return the provider that people sign in through, or None if neither options nor the file name one.
+    """Return the provider through which people sign in. Return None if neither the options nor the file name a
+    provider.
 
-    An option replaces the file's entry of the same name. Raises Refusal, and Misuse for values that do not fit.
+    An option replaces the entry of the same name in the file. Raises Refusal. Raises Misuse for values that do not fit.
     """
     found = _section(settings)
     given = {name: value for name, value in options.items() if value}

@@ -1,5 +1,6 @@
-"""`perdure runs cancel`, `pause`, `resume` and `retry`, for given runs or for all that options select, and `runs
-update`."""
+"""`perdure runs cancel`, `pause`, `resume` and `retry`, for given runs or for all runs that options select. Also `runs
+update`.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +31,17 @@ _COLUMNS = ("id", "workflow", "status")
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """A change that can be made to many runs, with the words for it."""
+    """A change that can be made to many runs, and the words for it."""
 
     verb: str
     progress: str
     act: Callable[[AnyClient, str], Awaitable[str]]
-    statuses: Sequence[str]  # the statuses of the runs that it applies to, unless options choose some
-    held: bool | None = None  # True: only to held runs; False: only to runs that are not held
+    statuses: Sequence[str]  # the statuses of the runs to which it applies, unless options select statuses
+    held: bool | None = None  # True: only held runs; False: only runs that are not held
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """Which runs the command line asks to change."""
+    """The runs that the command line asks to change."""
 
     ids: Sequence[str]
     selection: Selection
@@ -276,8 +277,9 @@ async def _confirmed(terminal: Terminal, client: AnyClient, change: Change, requ
 
 
 async def _found(client: AnyClient, change: Change, request: Request) -> list[RunView]:
-    """Return the runs with the given ids, or those that options select and that the change can apply to. Raises
-    Refusal."""
+    """Return the runs with the given ids, or the runs that options select and to which the change can apply. Raises
+    Refusal.
+    """
     selection = request.selection
     if request.ids:
         if request.everything or not selection.is_empty:

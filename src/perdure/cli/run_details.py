@@ -1,5 +1,6 @@
-"""Commands that show one aspect of one run: `perdure runs waits`, `published`, `streams` and `stream`; for a run of a
-graph also `tokens`, `graph-events`, `definition` and `drawing`."""
+"""Commands that show one aspect of a run: `perdure runs waits`, `published`, `streams` and `stream`. For a run of a
+graph, there are also `tokens`, `graph-events`, `definition` and `drawing`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs as text: a line of a list, the fields of one run, what a run waits for."""
+"""Runs as text: a line of a list, the fields of one run, and the waits of a run."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ async def existing(client: AnyClient, id: str) -> RunView:
 
 
 async def waits_of(client: AnyClient, run: RunView) -> list[WaitView]:
-    """Return what a run waits for. A wait for code is left out, because the run's view says already that the run is
-    stranded."""
+    """Return what a run waits for. A wait for code is left out, because the run's view already says that the run is
+    stranded.
+    """
     waits = await client.handle(run.id).waits() if run.completed_at is None else []
     return [wait for wait in waits if wait.kind != "code"]
 
 
 def row(run: RunView, *, relative: bool) -> tuple[Any, ...]:
-    """Return a run as a row of COLUMNS. With `relative`, the time is how long ago it was."""
+    """Return a run as a row of COLUMNS. With `relative`, the time is shown as how long ago it was."""
     took = "" if run.completed_at is None else span(run.completed_at - run.created_at)
     created = ago(run.created_at) if relative else run.created_at
     name = f"{run.workflow} {run.workflow_version}".rstrip()
@@ -41,7 +42,7 @@ def row(run: RunView, *, relative: bool) -> tuple[Any, ...]:
 
 
 def remarks(run: RunView) -> str:
-    """Return why a run is held or stranded, and the number of its attempt if it was retried."""
+    """Return why a run is held or stranded. If it was retried, also return the number of its attempt."""
     found: list[str] = []
     if run.hold is not None:
         found.append(f"{run.hold.kind}: {run.hold.reason}")
@@ -53,7 +54,7 @@ def remarks(run: RunView) -> str:
 
 
 def fields(run: RunView) -> Iterator[tuple[str, Any]]:
-    """Return the fields of a run, each with the name that people read."""
+    """Yield the fields of a run, each with a name for people."""
     yield "id", run.id
     yield "workflow", f"{run.workflow} {run.workflow_version}".rstrip()
     yield "model", run.model

@@ -57,7 +57,7 @@ class Selection:
         since: str | None = None,
         before: str | None = None,
     ) -> None:
-        """Raises Refusal for a status or a hold that does not exist, or a tag or a time that cannot be read."""
+        """Raises Refusal if a status or a hold does not exist, or if a tag or a time cannot be read."""
         if unknown := sorted(set(status or ()) - set(_statuses())):
             raise Refusal(f"there is no status {', '.join(unknown)}", f"use one of {', '.join(_statuses())}")
         if hold not in (None, "blocked", "paused", "poison"):
@@ -91,7 +91,7 @@ class Selection:
         return page.runs, page.cursor
 
     async def all(self, client: AnyClient) -> AsyncIterator[RunView]:
-        """Return all selected runs, newest first."""
+        """Yield all selected runs, newest first."""
         cursor = None
         while True:
             runs, cursor = await self.page(client, _PAGE, cursor)

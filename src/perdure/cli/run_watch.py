@@ -66,10 +66,12 @@ async def follow(terminal: Terminal, client: AnyClient, id: str) -> int:
     while True:
         run = await existing(
             client, id
-        )  # Read the run before its journal: then the journal of an ended run is complete.
+        )  # The run is read before its journal. So if the run has ended, its journal is complete.
         journal = (await client.handle(id).history()).journal
         if len(journal) < seen:
-            seen = 0  # A retry set entries aside, or the run continued as another call. Show the journal again.
+            # A retry set entries aside, or the run continued as another call. So show the journal again from the
+            # beginning.
+            seen = 0
         for entry in journal[seen:]:
             seen += 1
             if terminal.as_json:

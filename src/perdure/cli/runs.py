@@ -1,6 +1,6 @@
-"""`perdure runs`: list and count runs, and look at one of them.
+"""`perdure runs`: list and count runs, and look at one run.
 
-run_details.py shows single aspects of a run, run_changes.py changes runs, and run_watch.py follows them.
+run_details.py shows single aspects of a run, run_changes.py changes runs, and run_watch.py follows runs.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _add_show(runs: typer.Typer) -> None:
 
 
 async def _failed_entry(client: AnyClient, run: RunView) -> EntryView | None:
-    """Return the entry of the journal whose failure ended the run, or None. The entry has the stack of the step."""
+    """Return the journal entry whose failure ended the run, or None. The entry has the stack of the step."""
     if run.failure is None or run.failure.entry is None:
         return None
     history = await client.handle(run.id).history()

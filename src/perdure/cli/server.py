@@ -163,8 +163,9 @@ def _tls(http: ModuleType, certificate: str | None, key: str | None, client_ca: 
 
 
 def _announce(terminal: Terminal, url: str, token: str | None, *, has_dashboard: bool) -> None:
-    """Show the URLs. If there is a start-up token, the link contains it, so only people who see this output can sign in
-    with it."""
+    """Show the URLs. If there is a start-up token, the link contains it. So only people who see this output can sign in
+    with it.
+    """
     store = shown(terminal.settings.store)
     link = f"{url}/ui" if token is None else f"{url}/ui/sign-in?token={token}"
     if terminal.as_json:
@@ -193,7 +194,7 @@ def _provider(terminal: Terminal, options: dict[str, Any], *, has_dashboard: boo
 
 
 def _pages(terminal: Terminal, targets: Sequence[str], provider: Oidc | None) -> Any:
-    """Return the dashboard, which draws runs of the graphs in these modules.
+    """Return the dashboard. It draws runs of the graphs in these modules.
 
     The modules that perdure.toml names may need packages or settings that only workers have. If one of these modules
     cannot be imported, its graphs are not drawn. Raises Refusal if a module that was named on the command line cannot

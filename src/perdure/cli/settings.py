@@ -1,4 +1,6 @@
-"""The settings of a project: the store and more, from options, the environment and perdure.toml."""
+"""The settings of a project: the store and more. They come from options, from the environment, and from
+perdure.toml.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,9 @@ _FORMS = "sqlite:///shop.db, sqlite:////srv/shop.db or postgresql://user@host/da
 class Settings:
     """The settings of perdure.toml. The file is read when a setting is first needed.
 
-    The file names modules to import. So it is used only if nobody except this user and root can write it. The file and
-    its folders must be owned by this user or root, and must not be writable by others (see `read_trusted`). The search
-    for the file stays within the project.
+    The file names modules that are imported. So it is used only if nobody except this user and root can write it. This
+    user or root must own the file and its folders, and others must not be able to write to them (see `read_trusted`).
+    The search for the file stays within the project.
     """
 
     def __init__(self, store: str | None) -> None:
@@ -38,7 +40,7 @@ class Settings:
 
     @property
     def store(self) -> str:
-        """Return the URL of the store. Raises Refusal if no setting names one."""
+        """Return the URL of the store. Raises Refusal if no setting names a store."""
         if self._given:
             return self._given
         path, found = self._project()
@@ -87,12 +89,12 @@ class Settings:
 
     @property
     def file(self) -> Path:
-        """Return the path of the file, or where it would be."""
+        """Return the path of the file, or the path where it would be."""
         return self._project()[0]
 
     @property
     def folder(self) -> Path:
-        """Return the folder of the file, or the current folder if there is no file."""
+        """Return the folder of the file. If there is no file, return the current folder."""
         return self._project()[0].parent
 
     def _project(self) -> tuple[Path, dict[str, Any]]:
@@ -102,7 +104,7 @@ class Settings:
 
 
 def actor() -> str:
-    """Return the actor for the audit trail: this user."""
+    """Return the actor for the audit trail, which is this user."""
     try:
         return f"cli:{getpass.getuser()}"
     except (KeyError, OSError):
@@ -110,13 +112,14 @@ def actor() -> str:
 
 
 def see_modules(folder: Path) -> None:
-    """Let Python find the modules of a folder, as `python FILE` does for the folder of the file."""
+    """Let Python find the modules in a folder, as `python FILE` does for the folder of the file."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
 
 def _search() -> tuple[Path, dict[str, Any]]:
-    """Find the file: the one that PERDURE_CONFIG names, or else the nearest from the current folder upwards.
+    """Find the file. It is the file that PERDURE_CONFIG names, or else the nearest perdure.toml from the current folder
+    upwards.
 
     The search ends at the root of a repository and at the home folder.
     """
@@ -150,8 +153,9 @@ def _home() -> Path | None:
 
 
 def _read(path: Path, above: Sequence[Path] | None) -> dict[str, Any]:
-    """Read the file. If `above` is None, the file is trusted without a check. Otherwise the file, its folder and the
-    folders above are checked."""
+    """Read the file. If `above` is None, the file is trusted without a check. Otherwise the file, its folder, and the
+    folders above are checked.
+    """
     try:
         if above is None:
             text = path.read_text("utf-8")
@@ -178,13 +182,13 @@ def _beside(path: Path, url: str) -> str:
 
 
 def file_of(url: str) -> Path | None:
-    """Return the file of an SQLite store, or None for another kind of store."""
+    """Return the file of an SQLite store. Return None for another kind of store."""
     prefix = "sqlite:///"
     return Path(url.removeprefix(prefix)) if url.startswith(prefix) else None
 
 
 def shown(url: str) -> str:
-    """Return the URL of a store without user, password and parameters."""
+    """Return the URL of a store without the user, the password and the parameters."""
     scheme, separator, rest = url.partition("://")
     if scheme in ("postgres", "postgresql"):
         return f"{scheme}{separator}{rest.rpartition('@')[2].partition('?')[0]}"
@@ -192,7 +196,7 @@ def shown(url: str) -> str:
 
 
 def not_in_memory(url: str) -> None:
-    """Raise Refusal for a store in memory, which no other process can use."""
+    """Raise Refusal for a store in memory, because no other process can use it."""
     if url.startswith("memory:"):
         raise Refusal(
             "a store in memory ends with its process, and no other process can use it",

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class StopSignals:
-    """Handles SIGINT and SIGTERM: `wait` returns at the first signal, and the second one ends the process at once.
+    """Handles SIGINT and SIGTERM. `wait` returns at the first signal. The second signal ends the process at once.
 
-    Ending at once loses nothing that is durable. `at_once` is called just before the process ends.
+    This loses nothing that is durable. `at_once` is called just before the process ends.
     """
 
     def __init__(self, at_once: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""`perdure start`: start a run of a workflow. An engine then executes the run."""
+"""`perdure start`: start a run of a workflow. After that, an engine executes the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`perdure tasks`: work that runs give to people or other programs, and wait for."""
+"""`perdure tasks`: work that runs give to people or other programs and wait for."""
 
 from __future__ import annotations
 
@@ -192,7 +192,9 @@ def _show_result(terminal: Terminal, result: str, id: str) -> None:
 
 
 def _asked(terminal: Terminal, schema: Any) -> Any:
-    """Ask for the answer; if the answer is an object, field by field. Raises Refusal without a terminal."""
+    """Ask the user for the answer. If the answer is an object, ask for each field. Raises Refusal if there is no
+    terminal.
+    """
     if terminal.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise Refusal(
             "there is no answer in the arguments", "give its fields as name=value, or all of it with --value JSON"

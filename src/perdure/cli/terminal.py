@@ -1,7 +1,7 @@
 """The terminal of a command: its settings, a client, output, and questions.
 
-In a terminal, output has tables, colours and progress bars. In a pipe it has plain lines, with a tab between cells and
-nothing cut. With --json it is one document, or one document per line for commands that follow something.
+In a terminal, output has tables, colours and progress bars. In a pipe it has plain lines, with a tab between cells, and
+nothing is cut. With --json it is one JSON document. Commands that follow something write one document per line.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ COLOURS = {
 
 
 class Terminal:
-    """The place where a command was called: a terminal, a pipe, or a program that wants JSON."""
+    """The place where a command was called: a terminal, a pipe, or a program that reads JSON."""
 
     def __init__(self, store: str | None, as_json: bool) -> None:
         self.settings = Settings(store)
@@ -68,7 +68,7 @@ class Terminal:
             yield client
 
     async def check_store(self) -> None:
-        """Raise Refusal if the store does not exist, or if its schema is older than this Perdure."""
+        """Raise Refusal if the store does not exist, or if its schema is older than this version of Perdure needs."""
         url = self.settings.store
         not_in_memory(url)
         from perdure.upgrade import look
@@ -104,11 +104,11 @@ class Terminal:
         return self._console
 
     def document(self, value: object) -> None:
-        """Write one JSON document, indented in a terminal."""
+        """Write one JSON document. In a terminal it is indented."""
         self._write(to_json(value, indent=sys.stdout.isatty()))
 
     def json_line(self, value: object) -> None:
-        """Write one JSON document of several, on a line of its own."""
+        """Write one of several JSON documents, on a line of its own."""
         self._write(to_json(value))
         sys.stdout.flush()
 
@@ -129,7 +129,7 @@ class Terminal:
         sys.stdout.flush()
 
     def print_raw(self, text: str) -> None:
-        """Write text as it is."""
+        """Write text unchanged."""
         self._write(text)
 
     def note(self, text: str) -> None:
@@ -167,7 +167,7 @@ class Terminal:
 
     @contextmanager
     def live(self) -> Generator[Live]:
-        """Give a place in the terminal whose content can be replaced."""
+        """Yield a place in the terminal whose content can be replaced."""
         from rich.live import Live
 
         with Live(console=self.console, auto_refresh=False, transient=False) as live:
@@ -175,7 +175,9 @@ class Terminal:
 
     @contextmanager
     def progress(self, what: str, total: int) -> Generator[Any]:
-        """Show a progress bar in a terminal, and nothing in a pipe. Gives the function to call after each item."""
+        """Show a progress bar in a terminal, and nothing in a pipe. Yields a function that must be called after each
+        item.
+        """
         if not self.is_tty or total < 2:
             yield lambda: None
             return
@@ -208,8 +210,8 @@ class Terminal:
 
     def ask(self, question: str) -> str:
         """Return the line that the user types. Ctrl-C and Ctrl-D end the command."""
-        # The event loop's handler only notes a Ctrl-C, and readline would go on waiting. So Python's own handler is
-        # used here.
+        # The event loop's handler only notes a Ctrl-C, and readline would keep waiting. So Python's own handler is used
+        # in this block.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             sys.stderr.write(tame(question))
@@ -223,7 +225,7 @@ class Terminal:
 
 
 def rich_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> RenderableType:
-    """Return a table. People copy its first column, so this column is not cut as long as it fits on the line."""
+    """Return a table. People copy its first column. So this column is not cut as long as it fits on the line."""
     from rich.table import Table
     from rich.text import Text
 

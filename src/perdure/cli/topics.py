@@ -1,4 +1,4 @@
-"""`perdure emit`, and `perdure topics`: topics, their handlers, and the hierarchies that follow from messages."""
+"""`perdure emit` and `perdure topics`: topics, their handlers, and the hierarchies that messages begin."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _add_emit(app: typer.Typer) -> None:
 
 @contextmanager
 def _advised() -> Generator[None, None, None]:
-    """Replace the advice for a run by advice for a hierarchy, because `perdure runs show` cannot show a hierarchy."""
+    """Replace the advice for runs by advice for hierarchies, because `perdure runs show` cannot show a hierarchy."""
     try:
         yield
     except (errors.RunExists, errors.RunFinished) as error:
@@ -147,9 +147,9 @@ def _add_handlers(topics: typer.Typer) -> None:
 
     @command(topics, "register")
     async def register(terminal: Terminal, topic: TopicName, handler: HandlerName) -> None:
-        """Register a handler that no engine has.
+        """Register a handler that is a person or another system.
 
-        The handler may be a person or another system. Messages of the topic then wait for it."""
+        From then on, messages of the topic wait for this handler."""
         async with terminal.client() as client:
             await client.topics.register(topic, handler, actor=actor())
         _show_handler(terminal, "registered", topic, handler)
@@ -207,7 +207,7 @@ def _add_outside(topics: typer.Typer) -> None:
             ),
         ] = None,
     ) -> None:
-        """Complete the run of a handler that no engine has."""
+        """Complete the run of a handler that is a person or another system."""
         returned = params.values(values or (), None, "NAME=VALUE")
         async with terminal.client() as client:
             await client.topics.complete(id, returned, actor=actor())
@@ -219,16 +219,16 @@ def _add_outside(topics: typer.Typer) -> None:
         id: HandlerRun,
         reason: Annotated[str, typer.Argument(metavar="REASON", help="Why the handler could not do it.")],
     ) -> None:
-        """Fail the run of a handler that no engine has.
+        """Fail the run of a handler that is a person or another system.
 
-        Do this only if none of the handler's work is left to be undone."""
+        Do this only if no work of the handler needs to be undone."""
         async with terminal.client() as client:
             await client.topics.fail(id, reason, actor=actor())
         _done(terminal, "failed", id)
 
     @command(topics, "complete-rollback")
     async def complete_rollback(terminal: Terminal, id: HandlerRun) -> None:
-        """Complete the rollback of a handler that no engine has.
+        """Complete the rollback of a handler that is a person or another system.
 
         Do this once the handler's work is undone, as the emitter requested."""
         async with terminal.client() as client:

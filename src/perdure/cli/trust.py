@@ -1,7 +1,7 @@
 """Trusted files: files that nobody except this user and root can change.
 
 perdure.toml names modules to import, and Python looks for the modules in the folder of that file. So everybody who can
-change the file, add a file beside it, or replace its folder, can run code as this user.
+change the file, add a file to its folder, or replace its folder can run code as this user.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def read_trusted(path: Path, above: Iterable[Path], hint: str) -> str:
-    """Return the text of a file that only this user and root can have written.
+    """Return the text of a file that only this user and root could have written.
 
-    The file's own folder must not be writable for others, because they could add modules to it. `above` are the folders
-    above it that were searched. A folder of `above` may be writable for others if it has the sticky bit: then others
-    cannot move or delete files and folders that they do not own. `hint` says what else the user can do. Raises Refusal,
-    and OSError.
+    Others must not be able to write to the file's own folder, because they could add modules to it. `above` are the
+    folders above it that were searched. Others may be able to write to a folder of `above` if it has the sticky bit.
+    Then they cannot move or delete files and folders that they do not own. `hint` says what else the user can do.
+    Raises Refusal. Raises OSError.
     """
     with path.open("rb") as opened:
-        # The check uses the open file, so that nobody can replace it between the check and the reading.
+        # The check uses the open file. So nobody can replace the file between the check and the reading.
         if sys.platform != "win32":
             _check(path, os.fstat(opened.fileno()), hint)
             own = {path.parent, path.resolve().parent}

@@ -1,4 +1,4 @@
-"""The modules of users: find and import them, and return the object that MODULE:NAME names."""
+"""The modules of users. They are found and imported. For MODULE:NAME, the named object is returned."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from perdure.cli.settings import Settings, see_modules
 
 
 def load(target: str, settings: Settings) -> tuple[ModuleType, Any]:
-    """Import a module. Return the module and the attribute that `MODULE:attribute` names, or None for the attribute.
+    """Import a module. Return the module, and the attribute that `MODULE:attribute` names. Without an attribute, return
+    None for it.
 
     Modules are searched for in the current folder, beside perdure.toml, and on Python's path. Raises Refusal.
     """
@@ -54,7 +55,7 @@ def _imported(name: str) -> ModuleType:
 
 
 def _broken(name: str, error: BaseException) -> Refusal:
-    """Return the refusal for a module that raises when it is imported, with the stack of the module's own code."""
+    """Return the refusal for a module that raises when it is imported. It has the stack of the module's own code."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

@@ -111,7 +111,7 @@ def assembled(terminal: Terminal, targets: Sequence[str], bounds: Mapping[str, A
 
 
 def _made(terminal: Terminal, target: str, found: Any) -> Any:
-    """Return the object that a name refers to or, if that is a function, the function's result."""
+    """Return the object that a name refers to. If it is a function, return the function's result."""
     from perdure import Workflow
 
     if isinstance(found, Workflow) or not inspect.isfunction(found):

@@ -1,1 +1,3 @@
-"""The only writer: takes ops, asks the kernel, commits in batches, then answers and performs effects."""
+"""The only part of an engine that writes. It takes ops, asks the kernel, commits in batches, and then replies and
+performs effects.
+"""

@@ -1,6 +1,7 @@
-"""Building one batch from decisions: run and wait rows in their final state, journal and audit rows appended.
+"""The batch builder makes one batch from decisions. The batch has the final state of run and wait rows, and new journal
+and audit rows.
 
-How the ops of one batch affect each other is in batch_decisions.py.
+batch_decisions.py handles how the ops of one batch affect each other.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from perdure.kernel.wait_matches import Mailbox
 
 
 class BatchBuilder:
-    """Builds a batch. It also keeps the state that the runs, their mailboxes and their readiness will have once the
-    batch is committed."""
+    """Builds a batch. It also keeps the state that the runs, their mailboxes and their readiness have after the commit
+    of the batch.
+    """
 
     __slots__ = ("_places", "_winning", "batch", "children", "mailboxes", "readiness", "runs", "writes")
 
@@ -37,14 +39,15 @@ class BatchBuilder:
         self.runs: dict[str, Run] = {}
         self.mailboxes: dict[str, Mailbox] = {}
         self.readiness: dict[str, Readiness] = {}
-        self.children: dict[str, list[str]] = {}  # by parent: the children that are new in this batch and not detached
+        self.children: dict[str, list[str]] = {}  # by parent: the new, attached children of this batch
         self.writes = 0
-        self._winning: dict[str, dict[str, None]] = {}  # by run: the positions that events have won in this batch
-        self._places: dict[str, int] = {}  # event id -> place in the batch, for events that were sent to one run
+        self._winning: dict[str, dict[str, None]] = {}  # by run: the positions at which events have won in this batch
+        self._places: dict[str, int] = {}  # event id -> index in the batch, for events that were sent to one run
 
     def add(self, before: Run | None, decision: Decision) -> None:
-        """Add a decision about a run whose state was `before` (None: the run is new, or the decision is about no
-        run)."""
+        """Add a decision about a run. `before` is the run's state before the decision. It is None if the run is new, or
+        if the decision is about no run.
+        """
         run = decision.run
         if decision.events or decision.spread or decision.dead_letter:
             self._add_events(decision)
@@ -89,13 +92,14 @@ class BatchBuilder:
             self._add_rest(before, run.id, decision)
 
     def answer(self, mail_id: int, reply: Any) -> None:
-        """Let this batch consume a mail, and answer the mail with this reply."""
+        """Let this batch consume a mail, and send this reply to it."""
         self.batch.mail_done[mail_id] = answer(reply)
         self.writes += 1
 
     def leave_mail(self, op: Op, *, is_awaited: bool) -> str:
-        """Leave an op for the engine that owns its run. Return the slot for the answer, or "" if nobody awaits an
-        answer."""
+        """Leave an op for the engine that owns its run. Return the slot for the reply. Return "" if nobody waits for a
+        reply.
+        """
         batch = self.batch
         slot = f"{batch.engine_id}/{batch.number}/{len(batch.mail)}" if is_awaited else ""
         batch.mail.append(mail_of(op, batch.engine_id, slot))
@@ -103,7 +107,9 @@ class BatchBuilder:
         return slot
 
     def add_entries(self, entries: tuple[Entry, ...]) -> None:
-        """Add the entries of a plain advance, which does not change the run's state. Raises InvariantViolated."""
+        """Add the entries of a plain advance. A plain advance does not change the run's state. Raises
+        InvariantViolated.
+        """
         for entry in entries:
             check_entry(entry)
         self.batch.journal += entries
@@ -158,8 +164,9 @@ class BatchBuilder:
             batch.waits[run_id, wait.position, wait.option] = wait
 
     def _take_back(self, run_id: str, position: str | None) -> None:
-        """Take back the events that this batch gave to a position (None: to all positions of the run). A later op of
-        the batch has closed the position."""
+        """Take back the events that this batch gave to a position of a run. With None, take back the events of all
+        positions of the run. A later op of the batch has closed the position.
+        """
         winning = self._winning.get(run_id)
         if winning is None or (position is not None and position not in winning):
             return
@@ -239,7 +246,7 @@ class BatchBuilder:
             self.mailboxes[run_id] = decision.mailbox
         for event in decision.events_given:
             self._winning.setdefault(run_id, {})[event.position or ""] = None
-            # An event that is new in this batch is written with the position that it has won.
+            # If an event is new in this batch, it is written together with the position that it has won.
             index = self._places.get(event.id)
             if index is not None:
                 batch.events[index] = replace(batch.events[index], position=event.position, option=event.option)

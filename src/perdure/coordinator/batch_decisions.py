@@ -1,10 +1,10 @@
-"""Deciding a batch: each op is decided by the kernel's rules, after the ops before it in the batch.
+"""The decisions of a batch. The kernel's rules decide each op in the state after the earlier ops of the batch.
 
-A decision does not ask the store, the clock or a model. Everything that it needs was read or passed in before
-(decision_inputs.py). Only the batch changes. The state in memory changes once the batch is committed.
+A decision does not use the store, the clock or a model. Everything that it needs was read or passed in earlier
+(decision_inputs.py). A decision changes only the batch. The state in memory changes after the batch is committed.
 
-So an op can depend on the ops before it in the batch. If several events fit one wait, the first event is delivered, and
-the other events are queued. A run that begins to wait for an event of the same batch is never stored as suspended
+An op can depend on earlier ops of the batch. If several events fit one wait, the first event is delivered, and the
+others are queued. If a run begins to wait for an event that is in the same batch, the run is never stored as suspended
 (kernel/rules/broadcasts.py).
 """
 
@@ -35,26 +35,27 @@ from perdure.kernel.runs import Run
 
 WRITTEN: Final = Decision(reply=True)
 
-DECIDED_AT_ONCE_MAX: Final = 512  # ops in one turn of the loop: more than a batch has without its follow-ups
+DECIDED_AT_ONCE_MAX: Final = 512  # ops in one turn of the loop; a batch has fewer ops, not counting follow-ups
 
 _STOPPING: Final = (Cancel, Expire, SetHold, Notify)  # ops that may stop a run from outside
-_WAKING: Final = (Wake, Expire)  # dropped if another engine owns the run: the owner has its own timers
+# if another engine owns the run, these ops are dropped, because the owner has its own timers
+_WAKING: Final = (Wake, Expire)
 
 
 class Mailed(Struct, frozen=True):
-    """An op that was left for another engine, which will answer in this slot."""
+    """An op that was left for another engine. That engine will put its reply into this slot."""
 
     slot: str
 
 
-Decided = tuple[Item, Decision | Proceed | Mailed | PerdureError]  # Proceed: a plain advance
+Decided = tuple[Item, Decision | Proceed | Mailed | PerdureError]  # Proceed means a plain advance
 
 
 class DecidedBatch(Struct):
     """The batch, and the decision about each op.
 
-    `stopped` are the runs that are stopped from outside, or asked to give up. `bugs` are ops that the rules could not
-    decide, each with its error. `broken` are the runs of these ops: their state in memory no longer counts.
+    `stopped` are the runs that were stopped from outside, or asked to give up. `bugs` are the ops that the rules could
+    not decide, each with its error. `broken` are the runs of these ops. Their state in memory is no longer valid.
     """
 
     builder: BatchBuilder
@@ -62,19 +63,19 @@ class DecidedBatch(Struct):
     stopped: list[str] = field(default_factory=list)
     bugs: list[tuple[Op, EngineBug]] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
-    follow_ups: deque[Item] = field(default_factory=deque)  # ops that follow from decisions, and are decided next
+    follow_ups: deque[Item] = field(default_factory=deque)  # ops that follow from decisions; they are decided next
 
 
 def decide_batch(items: Iterable[Item], context: BatchContext, known: Knowledge) -> DecidedBatch:
-    """Decide a batch like `decide_in_pieces`, but all pieces at once."""
+    """Decide a batch as `decide_in_pieces` does, but all at once."""
     return at_once(decide_in_pieces(items, context, known))
 
 
 def decide_in_pieces(items: Iterable[Item], context: BatchContext, known: Knowledge) -> Pieces[DecidedBatch]:
-    """Decide ops one after the other, each on the state that the ops before it have left. `context` has the rows that
-    were read for the ops.
+    """Decide ops one after the other. Each op sees the state after the earlier ops. `context` has the rows that were
+    read for the ops.
 
-    One op may bring ten thousand follow-ups, and all of them are decided in the same batch. So a piece has at most
+    One op may cause ten thousand follow-ups. All of them are decided in the same batch. So a piece has at most
     DECIDED_AT_ONCE_MAX ops.
     """
     engine = known.engine
@@ -96,7 +97,7 @@ def decide_in_pieces(items: Iterable[Item], context: BatchContext, known: Knowle
 
 def _decide_op(item: Item, batch: DecidedBatch, context: BatchContext, known: Knowledge) -> None:
     op, me, builder = item.op, known.engine.id, batch.builder
-    # `before` is the stored state. Its owner may be a dead engine, and may differ from the owner that earlier ops of
+    # `before` is the stored state. Its owner may be a dead engine, or may differ from the owner that earlier ops of
     # this batch have set.
     before = known.memory.runs.get(op.run_id)
     if batch.broken and op.run_id in batch.broken:
@@ -134,16 +135,17 @@ def _accept(
     if item.mail:
         builder.answer(item.mail, decision.reply)
     if is_loaded and op.run_id not in builder.mailboxes:
-        builder.mailboxes[op.run_id] = inputs.mailbox  # Memory keeps it if this engine owns the run from now on.
+        # If this engine owns the run from now on, memory keeps this mailbox.
+        builder.mailboxes[op.run_id] = inputs.mailbox
     if decision.follow_ups:
         batch.follow_ups.extendleft([Item(follow_up, None, False) for follow_up in reversed(decision.follow_ups)])
 
 
 def _refuse(item: Item, op: Op, error: PerdureError, batch: DecidedBatch) -> None:
-    """Leave an op that was not decided to the run's owner, or answer it with the error."""
+    """The op was not decided. Leave it to the run's owner, or reply with the error."""
     builder = batch.builder
     if isinstance(error, RunOwnedElsewhere):
-        # The run's owner decides the op. An op that came by mail is in the owner's mail already.
+        # The owner of the run decides this op. If the op came by mail, the owner has it in its mail already.
         if item.mail or type(op) in _WAKING:
             batch.decided.append((item, error))
         else:

@@ -1,4 +1,4 @@
-"""Batches that an engine decides and does not commit: a caller's own transaction inserts their rows."""
+"""Batches that an engine decides but does not commit. A caller inserts their rows in a transaction of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def insertable_batch(op: Start, engine: Engine) -> Batch:
 
 
 def insertable_emission(op: Emit, engine: Engine) -> Batch:
-    """Return the rows of a message, and of the runs that handle it. Raises InvariantViolated."""
+    """Return the rows of a message and of the runs that handle it. Raises InvariantViolated."""
     return _decided((op, *(replace(start, admit=False) for start in op.starts)), engine)
 
 

@@ -1,8 +1,9 @@
-"""Limits of retries: how long a silent store is asked again, and how often an engine starts over on an unfit store.
+"""Limits of retries: how long a request to a silent store is repeated, and how often an engine restarts if its store
+cannot be used.
 
-One rule holds for all calls of engines and clients: the store is asked again until it answers, for at most
-`patience_s`. This includes the store's own waits for locks and connections, and the time that earlier requests of the
-same call have waited without an answer. Then the caller gets StoreUnavailable. The engine's own writes are resent until
+One rule holds for all calls of engines and clients. A request is repeated until the store answers, but for at most
+`patience_s`. This time includes the store's own waits for locks and connections, and the time that earlier requests of
+the same call have waited. After that time, the caller gets StoreUnavailable. The engine's own writes are resent until
 the store accepts them (store_retries.py).
 """
 
@@ -22,14 +23,16 @@ from perdure.values.limits import Limits
 
 T = TypeVar("T")
 
-# Errors that pass, by themselves or when somebody fixes the store: the same request may succeed when it is repeated.
+# Errors that pass by themselves, or when somebody repairs the store. If the same request is repeated, it may succeed.
 PASSING: Final = (StoreBusy, StoreMisconfigured)
 
 ADVICE: Final = "see that the database is up and can be reached (perdure doctor), then ask again"
 
 
 class Patience:
-    """Asks the store on behalf of callers. `check` raises the reason if the engine has stopped meanwhile."""
+    """Sends requests to the store on behalf of callers. If the engine has stopped in the meantime, `check` raises the
+    reason.
+    """
 
     def __init__(
         self,
@@ -45,8 +48,9 @@ class Patience:
 
     async def ask(self, request: Callable[[], Awaitable[T]], *, may_be_cut: bool = True) -> T:
         """Repeat a request until the store answers it. Raises StoreUnavailable after `patience_s`, and EngineStopped.
-        Store errors that do not pass are raised at once. With `may_be_cut` False, a request under way is awaited to its
-        end."""
+        Store errors that do not pass are raised at once. If `may_be_cut` is False, a request that is under way is
+        awaited to its end.
+        """
         limits = self._limits
         delay = limits.resend_first_s
         failure: StoreError | None = None
@@ -69,7 +73,7 @@ class Patience:
                         failure = error
                         self._outage.failed("a request to the store is repeated", error)
                     except StoreError:
-                        self._check()  # If the engine has stopped, this is why the store failed.
+                        self._check()  # If the engine has stopped, the store failed for that reason.
                         raise
                     else:
                         if failure is not None:
@@ -86,8 +90,9 @@ class Patience:
 
 
 def unavailable(waited_s: float, failure: StoreError | None, *, is_unknown: bool = False) -> StoreUnavailable:
-    """Return the error for a caller who has waited this long. `is_unknown` says that the request may have been carried
-    out."""
+    """Return the error for a caller who has waited `waited_s` seconds. `is_unknown` says that the request may have been
+    carried out.
+    """
     why = f": {failure}" if failure is not None else ""
     written = "; what was asked for may be written nevertheless" if is_unknown else ""
     return StoreUnavailable(f"the store did not answer for {waited_s:.0f} s{why}{written}. What to do: {ADVICE}")
@@ -114,17 +119,19 @@ class _WrappedStore:
 
 
 def patient(store: Store, patience: Patience) -> Store:
-    """Return the store for callers: each request is repeated while the store does not answer. It raises
-    StoreUnavailable where the store itself raises StoreBusy or StoreMisconfigured.
+    """Return the store for callers. Each request is repeated while the store does not answer. Where the store itself
+    raises StoreBusy or StoreMisconfigured, it raises StoreUnavailable.
 
-    The store may still carry out a request that was given up. So use this only for requests that may be made twice."""
+    The store may still carry out a request that was given up. So use it only for requests that may be made twice.
+    """
     return cast(Store, _WrappedStore(store, patience.ask))
 
 
 def reporting(store: Store, report: Callable[[StoreMisconfigured], object]) -> Store:
-    """Return the store for an engine's own parts: if the store is unfit, `report` is called with the error. An engine
-    that cannot read its runs must not keep them. Its parts retry by themselves, and without the report they would never
-    stop."""
+    """Return the store for an engine's own parts. If the store cannot be used, `report` is called with the error. An
+    engine that cannot read its runs must not keep them. The engine's parts repeat their requests. Without the report,
+    they would repeat them forever.
+    """
 
     async def ask(request: Callable[[], Awaitable[Any]]) -> Any:
         try:
@@ -137,7 +144,7 @@ def reporting(store: Store, report: Callable[[StoreMisconfigured], object]) -> S
 
 
 class Restarts:
-    """Counts how often an engine has started over in a row, and says how long it waits before the next time."""
+    """Counts the restarts of an engine in a row, and returns the pause before the next restart."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -145,8 +152,9 @@ class Restarts:
         self._last = 0.0
 
     def next_pause_s(self, now: float) -> float | None:
-        """Return the seconds to wait before the engine registers again, or None after `restarts_max` times in a row.
-        `now` is the loop's time."""
+        """Return the seconds before the engine registers again. Return None after `restarts_max` restarts in a row.
+        `now` is the loop's time.
+        """
         limits = self._limits
         if self._count and now - self._last > limits.restart_forget_s:
             self._count = 0

@@ -1,4 +1,5 @@
-"""Callers from outside who wait for a store that does not answer: each gets StoreUnavailable after `patience_s`.
+"""Callers from outside who wait for a store that does not answer. Each of them gets StoreUnavailable after
+`patience_s`.
 
 A request may fail again and again, or hang. So callers are checked after each failure, and once a second while a
 request is under way.
@@ -24,7 +25,7 @@ Kind = Literal["read", "commit"]
 
 
 class Callers:
-    """Finds the callers that have waited too long, and answers them. Used on the loop only."""
+    """Finds the callers that have waited too long, and gives them the error. It may be used only on the loop."""
 
     def __init__(self, inbox: Inbox, patience_s: float) -> None:
         self._inbox = inbox
@@ -32,18 +33,18 @@ class Callers:
         self._batch: Sequence[Item] = ()
         self._has_given_up = False  # True if a caller whose op is in the current batch has given up
         self._is_committing = False
-        self._unanswered: dict[Kind, float] = {}  # since when the store has answered no request of this kind
+        self._unanswered: dict[Kind, float] = {}  # by kind of request: the time since which the store has not answered
         self._failure: StoreError | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.silences = Silences()
-        self.looked: Callable[[], object] | None = None  # called whenever callers were checked
+        self.looked: Callable[[], object] | None = None  # called each time after callers were checked
 
     def begin(self) -> None:
-        """Note that a batch was taken from the inbox. It has no ops of callers who have given up."""
+        """Note that a batch was taken from the inbox. The batch has no ops of callers who have given up."""
         self._has_given_up = False
 
     def asking(self, kind: Kind, batch: Sequence[Item] | None = None) -> None:
-        """Note that a request is sent to the store, for these ops if given."""
+        """Note that a request is sent to the store. If `batch` is given, the request is for these ops."""
         loop = asyncio.get_running_loop()
         self._unanswered.setdefault(kind, loop.time())
         self._is_committing = kind == "commit"
@@ -53,8 +54,9 @@ class Callers:
             self._timer = loop.call_later(_LOOK_EVERY_S, self._look)
 
     def answered(self, kind: Kind) -> None:
-        """Note that the store has answered a request of this kind. A store may answer reads but no commits: then the
-        wait for a commit goes on."""
+        """Note that the store has answered a request of this kind. A store may answer reads but no commits. Then
+        callers keep waiting for the commit.
+        """
         began = self._unanswered.pop(kind, None)
         if began is not None and self._failure is not None:
             self.silences.note(began, asyncio.get_running_loop().time())
@@ -65,13 +67,14 @@ class Callers:
             self._failure = None
 
     def failed(self, error: StoreError) -> None:
-        """Note that a request failed and is repeated. Raise StoreUnavailable in the callers who have waited too
-        long."""
+        """Note that a request failed and is repeated. Callers who have waited too long get StoreUnavailable."""
         self._failure = error
         self._give_up()
 
     def overdue(self, since: float) -> StoreUnavailable | None:
-        """Return the error for a caller who has waited since a time, or None if the caller must go on waiting."""
+        """Return the error for a caller who has waited since the time `since`. Return None if the caller must keep
+        waiting.
+        """
         if not self._unanswered:
             return None
         silent_since = max(since, min(self._unanswered.values()))
@@ -79,8 +82,9 @@ class Callers:
         return unavailable(waited, self._failure) if waited >= self._patience_s else None
 
     async def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait, as a caller, for work of the engine itself that commits ops. Raises StoreUnavailable after
-        `patience_s`. Then the work is cancelled, but the ops that it has queued stay queued."""
+        """Wait, on behalf of a caller, for work of the engine itself that commits ops. Raises StoreUnavailable after
+        `patience_s`. Then the work is cancelled, but the ops that it has queued stay queued.
+        """
         loop = asyncio.get_running_loop()
         since = loop.time() if (call := call_began.get()) is None else call
         task = loop.create_task(work)
@@ -98,14 +102,14 @@ class Callers:
         return self._has_given_up and any(item.given_up for item in self._batch)
 
     def doubt(self, error: StoreError) -> None:
-        """Raise StoreUnavailable in the callers of a batch whose outcome will stay unknown."""
+        """The outcome of a batch will stay unknown, so its callers get StoreUnavailable."""
         for item in self._batch:
             if item.outside and not item.given_up:
                 item.given_up = self._has_given_up = True
                 item.refuse(unavailable(self._waited(item), error, is_unknown=True))
 
     def rest(self) -> None:
-        """Stop checking callers: nobody waits any more."""
+        """Stop checking callers, because nobody waits any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -113,7 +117,7 @@ class Callers:
         self._batch = ()
 
     def waiting(self, items: list[Item]) -> list[Item]:
-        """Return the ops except the ops of callers who have given up."""
+        """Return the ops whose callers have not given up."""
         if not self._has_given_up:
             return items
         for item in items:

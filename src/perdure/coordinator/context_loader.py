@@ -1,4 +1,4 @@
-"""Reading a batch's context: the rows that its ops need and that are not in memory."""
+"""The context loader reads the rows that the ops of a batch need and that are not in memory."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ from perdure.ports import LoadedRun, Store
 
 
 class _Wanted(Struct):
-    """The rows that the ops of a batch need. `ending` are runs whose children end with them. `shared` are ops about
-    rows that belong to no run. `callers` are operations that are notified if a run they have called ends now."""
+    """The rows that the ops of a batch need. `ending` are runs that end together with their children. `shared` are ops
+    about rows that belong to no run. `callers` are operations that are notified if a run that they have called ends
+    now.
+    """
 
     runs: set[str] = field(default_factory=set)
     ending: list[str] = field(default_factory=list)
@@ -50,10 +52,11 @@ class _Wanted(Struct):
 async def load_context(
     store: Store, loaded: Mapping[str, Run], items: Sequence[Item], seen: dict[str, LoadedRun] | None = None
 ) -> BatchContext:
-    """Read the rows that are needed to decide these ops, beside the runs that are `loaded`. Raises StoreError.
+    """Read the rows that are needed to decide these ops, in addition to the `loaded` runs. Raises StoreError.
 
-    A run to be woken may have been `seen` a moment ago: then it is not read again. The run is removed from `seen` here.
-    If it has changed since it was seen, the commit is refused, and the next call reads it."""
+    If a run to be woken was `seen` a moment ago, it is not read again. The run is removed from `seen` here. If the run
+    has changed after it was seen, the commit is refused. Then the next call reads the run.
+    """
     found = BatchContext() if not seen else _seen(seen, loaded, items)
     wanted = _wanted(items, loaded, found.runs)
     for letter_id in wanted.dead_letters:
@@ -80,7 +83,7 @@ async def load_context(
 
 
 async def _load_children(store: Store, loaded: Container[str], ending: list[str], found: BatchContext) -> None:
-    """Read the children of runs that end, and the children's children: all of them end too."""
+    """Read the children of runs that end, and the children of these children, because all of them end too."""
     while ending:
         below = await store.children(ending)
         ending = []
@@ -93,8 +96,9 @@ async def _load_children(store: Store, loaded: Container[str], ending: list[str]
 
 
 async def _load_shared(store: Store, ops: Sequence[Shared], found: BatchContext) -> None:
-    """Read the newest versions of the records and tokens that ops add versions to, and the handlers if an op retires
-    some. Raises RowDamaged."""
+    """Read the newest versions of the records and tokens to which ops add versions. If an op retires handlers, read the
+    handlers too. Raises RowDamaged.
+    """
     for op in ops:
         match op:
             case PutRecord():
@@ -113,7 +117,7 @@ def _wanted(items: Sequence[Item], loaded: Mapping[str, Run], found: Container[s
         run_id = op.run_id
         if run_id and run_id not in loaded and run_id not in found and not (type(op) is Start and op.fresh):
             wanted.runs.add(run_id)
-        match op:  # The most frequent ops first.
+        match op:  # The most frequent ops come first.
             case Advance():
                 if op.cancels:
                     wanted.ending += op.cancels
@@ -142,15 +146,17 @@ def _wanted(items: Sequence[Item], loaded: Mapping[str, Run], found: Container[s
             case PutRecord() | PutToken() | RetireHandlers():
                 wanted.shared.append(op)
             case Wake() if item.mail:
-                wanted.runs.add(op.run_id)  # Read it even if it is loaded: another engine has matched something to it.
+                # Read the run even if it is loaded, because another engine has matched an event or an end to its wait.
+                wanted.runs.add(op.run_id)
             case _:
                 pass
     return wanted
 
 
 def _seen(seen: dict[str, LoadedRun], loaded: Mapping[str, Run], items: Sequence[Item]) -> BatchContext:
-    """Return the runs that these ops wake, as they were seen, and remove them from `seen`. Runs that other ops concern
-    are left out."""
+    """Return the runs that these ops wake, in the state in which they were seen. Remove them from `seen`. Runs with
+    other ops in the batch are left out.
+    """
     found: dict[str, LoadedRun] = {}
     others: set[str] = set()
     for item in items:
@@ -168,7 +174,7 @@ def _call_back(run: Run | None, callers: dict[str, None]) -> None:
 
 
 def _look_for(op: Notify | Settle, loaded: Container[str], wanted: _Wanted) -> None:
-    """Add the run that is notified, and the runs that it notifies in turn."""
+    """Add the run that is notified, and the runs that it will notify."""
     wanted.runs.update(one for one in (op.run_id, op.parent_id) if one and one not in loaded)
     if isinstance(op, Notify) and op.kind not in (NEWS, JOIN, FENCE):
         wanted.ending.append(op.run_id)

@@ -1,8 +1,9 @@
-"""The coordinator: one queue, one decision at a time, one commit per batch; only then replies and effects.
+"""The coordinator has one queue, and decides one op at a time. Each batch has one commit. Replies and effects follow
+after the commit.
 
-While a commit is in flight, ops queue up. The next batch is decided once the outcome of the commit is known.
-settlement.py handles failed commits, store_retries.py repeats requests, and registration.py handles an engine that was
-declared dead. No other part of the engine writes.
+During a commit, ops queue up. The next batch is decided once the outcome of the commit is known. settlement.py handles
+failed commits, store_retries.py repeats requests, and registration.py handles an engine that was marked dead. No other
+part of the engine writes.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ log = logging.getLogger("perdure")
 
 
 class Coordinator:
-    """Serialises ops. The listener gets the effects of each batch, in order, in plain callbacks after its commit.
+    """Decides and commits ops one after the other. After the commit of each batch, the listener gets its effects, in
+    order, in plain callbacks.
 
-    `workflows` returns the models, names and versions that this engine can run at present.
+    `workflows` returns the models, names and versions that this engine can run now.
     """
 
     def __init__(
@@ -62,9 +64,9 @@ class Coordinator:
         self.limits = limits
         self.stopping = parts.stopping
         self._worker: asyncio.Task[None] | None = None
-        self.taken: Callable[[], object] | None = None  # called whenever a batch has been taken from the queue
+        self.taken: Callable[[], object] | None = None  # called each time a batch was taken from the queue
         self.firing = parts.inbox.firing  # entered while timers fire
-        self.is_cut_off = False  # The worker was cancelled from outside, for example because the process ends.
+        self.is_cut_off = False  # whether the worker was cancelled from outside, for example because the process ends
 
     @property
     def engine(self) -> Engine:
@@ -85,12 +87,12 @@ class Coordinator:
         """Refuse new ops from outside, commit all queued ops, and end. Idempotent."""
         if self._parts.stopped is None:
             self._parts.stopped = EngineStopped("the engine is shutting down")
-            if not self._registration.is_restarting:  # Otherwise nothing can be committed.
+            if not self._registration.is_restarting:  # If the engine is restarting, nothing can be committed.
                 await self._parts.idle.wait()
         self.kill()
 
     def kill(self) -> None:
-        """End at once. Ops that were not committed never happened."""
+        """End at once. Ops that were not committed have no effect."""
         self._parts.stopped = self._parts.stopped or EngineStopped("the engine was stopped")
         if self._worker is not None:
             self._worker.cancel()
@@ -103,26 +105,29 @@ class Coordinator:
         self._parts.rest()
 
     def loaded(self, run_id: str) -> Run | None:
-        """Return a run of this engine as last committed in memory. It does not ask the store, so the store may be
-        ahead."""
+        """Return a run of this engine in the state of its last commit. This reads only memory, so the store may have a
+        newer state.
+        """
         return self._memory.runs.get(run_id)
 
     def mailbox(self, run_id: str) -> Mailbox:
-        """Return the mailbox of a run of this engine, as last committed: the events that the run waits for and was
-        sent."""
+        """Return the mailbox of a run of this engine in the state of its last commit. It has the events that the run
+        waits for and was sent.
+        """
         return self._memory.mailbox(run_id)
 
     async def claim(self, request: Callable[[], Awaitable[list[LoadedRun]]]) -> list[LoadedRun]:
-        """Adopt the runs that the store gives this engine, except damaged runs. Return all given runs: the caller
-        submits a `Take` for each sound run, and sets the damaged runs aside.
+        """Add the runs that the store gives to this engine to memory, except damaged runs. Return all runs that the
+        store has given. The caller submits a `Take` for each sound run, and sets the damaged runs aside.
 
-        The store's answer may be out of date when it arrives: a caller may have cancelled one of the runs meanwhile.
-        Then the newer state in memory counts, and the `Take` is decided on it.
+        When the store's answer arrives, it may be out of date. For example, a caller may have cancelled one of the runs
+        in the meantime. In that case the newer state in memory counts, and the `Take` is decided on that state.
         """
         memory = self._memory
         changed = memory.changed = set()
         try:
-            # An engine that has registered again meanwhile no longer owns the runs that it claimed under its old id.
+            # If the engine has registered again in the meantime, it no longer owns the runs that it claimed under its
+            # old id.
             claimed = [one for one in await request() if one.run.owner == self._registration.engine.id]
         finally:
             memory.changed = None
@@ -132,12 +137,13 @@ class Coordinator:
         return claimed
 
     async def submit(self, op: Op) -> Any:
-        """Have an op decided and committed; return its reply. Waits while the inbox is full."""
+        """Have an op decided and committed, and return its reply. This waits while the inbox is full."""
         return await (await self._enter(op))
 
     async def submit_batch(self, ops: Sequence[Op]) -> list[Any]:
-        """Like submit, for several ops in a row. They share a commit if they fit one batch. Errors are returned among
-        the replies."""
+        """Submit several ops in a row. They share a commit if they fit one batch. If an op is refused, its error is
+        returned in the place of its reply.
+        """
         replies: list[asyncio.Future[Any]] = []
         try:
             for op in ops:
@@ -152,7 +158,7 @@ class Coordinator:
         return await asyncio.gather(*replies, return_exceptions=True)
 
     async def _enter(self, op: Op) -> asyncio.Future[Any]:
-        """Queue an op as soon as there is room; return the future of its reply."""
+        """Queue an op as soon as there is room, and return a future for its reply."""
         if self._probe is not None and (stop := self._probe.reached(f"{verb(op)}.submit", op.run_id)) is not None:
             await stop
         loop = asyncio.get_running_loop()
@@ -162,15 +168,16 @@ class Coordinator:
             await turn
             refusal = self.callers.overdue(since)
         if (refusal := self._parts.stopped or refusal) is not None:
-            self._inbox.leave()  # The next caller that waits for room gets its turn.
+            self._inbox.leave()  # The next caller that waits for room can go on.
             raise refusal
         reply: asyncio.Future[Any] = loop.create_future()
         self._put(Item(op, reply, True, 0, since))
         return reply
 
     async def submit_internal(self, ops: Sequence[Op]) -> list[Any]:
-        """Like submit_batch, for the engine's own ops: they are never refused because the inbox is full or the store
-        does not answer."""
+        """Submit the engine's own ops, as submit_batch does. They are never refused because the inbox is full or the
+        store does not answer.
+        """
         if self._worker is None:
             raise self._parts.stopped or EngineStopped("the engine was stopped")
         loop = asyncio.get_running_loop()
@@ -181,7 +188,8 @@ class Coordinator:
 
     async def decide_mail(self, requests: Sequence[tuple[Op, int]]) -> bool:
         """Decide ops that came by mail, and consume the mail. Return whether all of the mail was consumed. If not,
-        another engine owns or seems to own one of the runs, or this engine has stopped."""
+        another engine owns one of the runs or seems to own it, or this engine has stopped.
+        """
         loop = asyncio.get_running_loop()
         replies: list[asyncio.Future[Any]] = []
         for op, mail_id in requests:
@@ -192,23 +200,26 @@ class Coordinator:
         return self._worker is not None and not any(isinstance(reply, RunOwnedElsewhere) for reply in decided)
 
     async def check_fence(self) -> None:
-        """Find out whether this engine may still write. If it was declared dead, it has dropped all its runs when this
-        returns."""
+        """Find out whether this engine may still write. If it was marked dead, it has dropped all its runs when this
+        returns.
+        """
         with suppress(EngineStopped):
             await self.submit_internal([CheckFence(run_id="", at=self._parts.clock.now())])
 
     def request(self, op: Op, answered: Callable[[Any, BaseException | None], object]) -> None:
-        """Like enqueue, with a reply: `answered` is called with the reply and None, or with None and the error. It is
-        called before the effects of the commit are performed. It must return quickly, since the commit's other callers
-        wait."""
+        """Queue an op as `enqueue` does, and get its reply. `answered` is called with the reply and None, or with None
+        and the error. It is called before the effects of the commit are performed. It must return quickly, because the
+        other callers of the commit wait.
+        """
         if self._worker is None:
             answered(None, self._parts.stopped or EngineStopped("the engine was stopped"))
         else:
             self._put(Item(op, Callback(answered), False, is_due=self._inbox.is_firing))
 
     def start_over(self, error: StoreMisconfigured) -> None:
-        """Drop all runs and register again, since the engine cannot use its store in its present state. Returns at
-        once."""
+        """Drop all runs and register again, because the engine cannot use its store in its present state. Returns at
+        once.
+        """
         if self._worker is not None and self._registration.unfit is None and not self._registration.is_restarting:
             self._registration.unfit = error
             self.enqueue(CheckFence(run_id="", at=self._parts.clock.now()))
@@ -218,16 +229,19 @@ class Coordinator:
         return self._inbox.due
 
     def enqueue(self, op: Op, answered: Callable[[Any, BaseException | None], object] | None = None) -> None:
-        """Queue an op of the engine's own: it is never refused, and has no reply. `answered` is called as by `request`,
-        unless the engine has stopped."""
+        """Queue an op of the engine itself. It is never refused, and has no reply. `answered` is called in the same way
+        as for `request`, unless the engine has stopped.
+        """
         if self._worker is not None:
             if self._probe is not None:
                 self._probe.reached(f"{verb(op)}.submit", op.run_id)
             self._put(Item(op, None if answered is None else Callback(answered), False, is_due=self._inbox.is_firing))
 
     def wake(self, op: Wake, seen: LoadedRun, answered: Callable[[Any, BaseException | None], object]) -> None:
-        """Like enqueue, for a run that was just `seen` waiting and without an owner: the run is not read again. If the
-        run has changed after that, the commit is refused, since the row is not as expected. Then the run is read."""
+        """Queue a Wake as `enqueue` does. The run was just `seen` waiting and without an owner, so it is not read
+        again. If the run has changed after that, the commit is refused, because the row is not as expected. Then the
+        run is read again.
+        """
         if self._worker is not None:
             self._parts.seen[op.run_id] = seen
             self.enqueue(op, answered)
@@ -245,13 +259,13 @@ class Coordinator:
                 if self.taken is not None:
                     self.taken()
                 await self._settlement.settle(items)
-                await self._effects.performed()  # All effects are performed before the next batch is decided.
+                await self._effects.performed()  # All effects must be performed before the next batch is decided.
                 self._parts.stopping.clear()
                 if self._probe is not None:
                     await self._parts.come_by(self._probe, "done", items)
                 if not len(self._inbox):
-                    # Effects are performed in a callback of their own, so one more turn shows whether they enqueue new
-                    # ops.
+                    # Effects are performed in a callback of their own. After one more turn of the loop, it is known
+                    # whether they enqueue new ops.
                     await asyncio.sleep(0)
                     await asyncio.sleep(0)
                     if not len(self._inbox):
@@ -260,7 +274,9 @@ class Coordinator:
             for item in items:
                 item.refuse(EngineStopped("the engine was stopped while this was committed; it may have been written"))
             self.is_cut_off = self._worker is not None
-            self.kill()  # This task may be cancelled with all tasks of the loop. Then no caller may wait for it.
+            # This task may be cancelled together with all tasks of the loop. After that, no caller may wait for this
+            # task.
+            self.kill()
             raise
         except BaseException as error:  # noqa: BLE001 - every caller that waits must get the error, whatever it is
             self._fail(error, items)

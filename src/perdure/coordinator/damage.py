@@ -1,4 +1,4 @@
-"""Damaged rows of runs, and the ops that cannot be decided about these runs."""
+"""Damaged rows of runs, and the ops that cannot be decided because of them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from perdure.kernel.ops import Expire, Op, Resume, Take, Wake
 from perdure.kernel.runs import Damage
 from perdure.ports import LoadedRun
 
-_GOING_ON: Final = (Expire, Resume, Take, Wake)  # Ops that need all waits of the run.
+_GOING_ON: Final = (Expire, Resume, Take, Wake)  # ops that need all waits of the run
 
 
 def damage_to(loaded: LoadedRun) -> Damage | None:
-    """Return the damage of a run or of its waits and events, or None if all its rows are sound."""
+    """Return the damage of a run, of its waits or of its events. Return None if all rows are sound."""
     damage = damage_to_run(loaded.run) or loaded.damage
     if damage is None:
         return next((found for wait in loaded.waits if (found := damage_to_wait(wait)) is not None), None)
@@ -22,7 +22,7 @@ def damage_to(loaded: LoadedRun) -> Damage | None:
 
 
 def check_sound(loaded: LoadedRun, op: Op) -> None:
-    """Raise RowDamaged if this op cannot be decided about a run, because of the run's damaged rows."""
+    """Raise RowDamaged if this op cannot be decided, because rows of the run are damaged."""
     damage = damage_to_run(loaded.run)
     if damage is None and isinstance(op, _GOING_ON):
         damage = damage_to(loaded)

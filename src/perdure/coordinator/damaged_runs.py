@@ -1,4 +1,4 @@
-"""Holding runs whose rows are damaged, one by one. All other runs go on."""
+"""Holds for runs whose rows are damaged. Each damaged run is held separately. All other runs go on."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ log = logging.getLogger("perdure")
 
 
 async def set_aside(store: Store, engine_id: str, at: int, found: Iterable[LoadedRun]) -> list[LoadedRun]:
-    """Hold the damaged runs among these in the store, and return the sound runs. Raises StoreError.
+    """Hold those runs that are damaged, and return the sound runs. Raises StoreError.
 
-    A crash before the hold is stored leaves the run as it was: the next engine that reads it holds it."""
+    If a crash comes before the hold is stored, the run stays as it was. Then the next engine that reads the run holds
+    it.
+    """
     well: list[LoadedRun] = []
     for one in found:
         damage = damage_to(one)

@@ -1,7 +1,7 @@
 """The inputs of a decision: the op's run, and the other values that its rule needs.
 
-All of it is in the engine's memory, was read for the batch, or was decided before in the same batch. Nothing here does
-I/O.
+All of them are in the engine's memory, were read for the batch, or were decided earlier in the same batch. This module
+does no I/O.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from perdure.kernel.wait_matches import EMPTY, Mailbox
 
 
 class Knowledge(Struct, frozen=True, kw_only=True):
-    """The values that a batch is decided on, beside its ops and the rows that were read for them.
+    """The values on which a batch is decided, in addition to its ops and the rows that were read for them.
 
     `registry_version` is the version of the handler registry. It is known only after a commit was refused because an op
-    was made with an older version of the registry.
+    used an older version of the registry.
     """
 
     memory: Memory
@@ -58,26 +58,29 @@ class Knowledge(Struct, frozen=True, kw_only=True):
 
 
 def stored_run(op: Op, before: Run | None, run: Run | None, context: BatchContext) -> tuple[Run | None, Run | None]:
-    """Return a run as it was before the batch and as it is now, even if memory does not have it. Raises RowDamaged."""
+    """Return a run in its state before the batch and in its current state, even if the run is not in memory. Raises
+    RowDamaged.
+    """
     if before is None and op.run_id in context.runs:
         loaded = context.runs[op.run_id]
         before = loaded.run
         if run is None:
             check_sound(loaded, op)
-            # A dead owner writes no more, so the run counts as unowned.
+            # A dead owner writes nothing more, so the run counts as a run without an owner.
             run = replace(before, owner=None) if loaded.forsaken else before
     return before, run
 
 
 def admitted(op: Start, builder: BatchBuilder, known: Knowledge, *, is_awaited: bool) -> Start:
-    """Return the start with `admit` set: whether its run begins at once on this engine. `is_awaited` says that a caller
-    waits for the reply. Raises RunFinished."""
+    """Return the start with `admit` set. `admit` says whether the run begins at once on this engine. `is_awaited` says
+    that a caller waits for the reply. Raises RunFinished.
+    """
     has_code = op.admit and (op.model, op.workflow, op.workflow_version) in known.workflows
     op = replace(op, admitted_at=known.now, admit=has_code)
     if op.parent_id is None or not is_awaited:
         return op
-    # The parent asked for this child in an earlier commit: it must still be active and not held. A parent that has
-    # begun to roll back has cancelled its children, and would leave this child behind.
+    # The parent asked for this child in an earlier commit. The parent must still be active, and must not be held. A
+    # parent that has begun to roll back has cancelled its children. It would not cancel this child.
     parent = builder.runs.get(op.parent_id) or known.memory.runs.get(op.parent_id)
     if parent is None or parent.status in FINISHED or parent.status in UNDOING or parent.hold is not None:
         message = f"run {op.parent_id!r} cannot start {op.run_id!r} any more: it has ended, is held or was released"
@@ -88,9 +91,10 @@ def admitted(op: Start, builder: BatchBuilder, known: Knowledge, *, is_awaited: 
 def inputs_of(
     op: Op, run: Run | None, builder: BatchBuilder, context: BatchContext, known: Knowledge
 ) -> tuple[Op, DecisionInput]:
-    """Return the op, with the fields that the coordinator fills in, and its inputs. Raises the PerdureError that
-    refuses the op."""
-    match op:  # The most frequent ops first.
+    """Return the op and its inputs. The coordinator has filled in some fields of the op. Raises a PerdureError if the
+    op is refused.
+    """
+    match op:  # The most frequent ops come first.
         case Advance():
             return op, _inputs_of_advance(op, builder, known)
         case Start():
@@ -130,8 +134,8 @@ def _all_inputs(
 ) -> DecisionInput:
     run_id = op.run_id
     stored: Stored | None = None
-    # If a run has continued in this batch, its stored waits and events do not count. The same positions now belong to
-    # another call, and the commit frees the events that had won them.
+    # If a run has continued in this batch, its stored waits and events do not count any more. The same positions now
+    # belong to another call. The commit frees the events that had won at these positions.
     is_known = run_id in context.runs and run_id not in builder.batch.continued
     if isinstance(op, Wake) and run is not None and run.owner == known.engine.id and is_known:
         stored = context.runs[run_id].waits, context.runs[run_id].events

@@ -1,8 +1,8 @@
-"""Waking runs that are due and that no engine owns: many are read at once, and run ahead before they are claimed.
+"""Waking runs that are due and that no engine owns. Many runs are read at once, and they go on before they are claimed.
 
-A run that only sleeps can be replayed before this engine owns it, since workflow code touches nothing. The run's work
-after its timer has fired is committed together with the claim. If another engine gets the run first, the commit is
-refused, and the work never happened.
+A run that only sleeps can be replayed before this engine owns it, because workflow code has no outside effects. The
+run's progress after its timer has fired is committed together with the claim. If another engine claims the run first,
+the commit is refused, and the progress is dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from perdure.ports import Clock, Journal, LoadedRun, Store
 log = logging.getLogger("perdure")
 
 _READ_AT_ONCE: Final = 64
-_WOKEN_PER_TURN: Final = 32  # Each run may be replayed. Together that takes a few milliseconds.
+_WOKEN_PER_TURN: Final = 32  # Each of these runs may be replayed. Together this takes a few milliseconds.
 
 Answered = Callable[[Any, BaseException | None], object]
 
@@ -35,18 +35,20 @@ class Preparer(Protocol):
     """Lets runs go on before they are claimed."""
 
     def prepare(self, run: Run, journal: Journal) -> Advance | None:
-        """Let an unowned run go on as far as it can without being claimed. Return the advance to commit, or None if the
-        run must be claimed first."""
+        """Let a run without an owner go on as far as possible before it is claimed. Return the advance to commit.
+        Return None if the run must be claimed first.
+        """
         ...
 
     def forgo(self, run_id: str) -> None:
-        """Drop the work that a run did in `prepare`, since it was not committed."""
+        """Drop the progress that a run made in `prepare`, because it was not committed."""
         ...
 
 
 class Waker:
-    """Reads runs that are to be woken, in groups, and wakes them. A run that is asked for during a read is read in the
-    next group. After each read there is room for more timers to fire."""
+    """Reads the runs that must be woken, in groups, and wakes them. A run that is requested during a read is read in
+    the next group. After each read there is room for more timers to fire.
+    """
 
     def __init__(
         self,
@@ -74,7 +76,7 @@ class Waker:
         return self._unserved
 
     def wake(self, run_id: str, answered: Answered) -> None:
-        """Go on with a run if no engine owns it. `answered` is called in the same way as by `Coordinator.enqueue`."""
+        """Continue a run if no engine owns it. `answered` is called in the same way as for `Coordinator.enqueue`."""
         self._asked.append((run_id, answered))
         self._unserved += 1
         if not self._is_reading:
@@ -103,7 +105,8 @@ class Waker:
         loop = asyncio.get_running_loop()
         for start in range(0, len(group), _WOKEN_PER_TURN):
             woken: asyncio.Future[None] = loop.create_future()
-            # A plain callback, never this task: workflow code runs on loops of its own, which must not nest in a task.
+            # This must be a plain callback and not this task, because workflow code runs on loops of its own, and a
+            # loop cannot run inside a task.
             loop.call_soon(self._wake_some, group[start : start + _WOKEN_PER_TURN], found, woken)
             await woken
 
@@ -146,8 +149,9 @@ class Waker:
 
 
 def _is_waiting(loaded: LoadedRun) -> bool:
-    """Return whether a run is sound, waits, and has no living owner. Waking such a run changes its row, and the commit
-    is refused if the row has changed after it was read."""
+    """Return whether a run is sound, waits, and has no living owner. Waking this run changes its row. If the row has
+    changed after it was read, the commit is refused.
+    """
     run = loaded.run
     is_free = run.owner is None or loaded.forsaken
     return is_free and run.status is Status.SUSPENDED and run.hold is None and damage_to(loaded) is None

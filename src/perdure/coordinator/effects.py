@@ -1,4 +1,4 @@
-"""The effects of commits: they are kept in the order of the commits until they are performed."""
+"""The effects of commits. They are kept in the order of the commits until they are performed."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from perdure.kernel.pieces import parts
 
 
 class Effects:
-    """Performs effects in plain callbacks, never in a task: workflow code runs on loops of its own, which must not nest
-    in a task. One commit may begin ten thousand children, so each part of the effects is done in its own turn of the
-    loop.
+    """Performs effects in plain callbacks and never in a task, because workflow code runs on loops of its own, and a
+    loop cannot run inside a task. One commit may begin ten thousand children. So the effects are performed in parts,
+    one part in each turn of the loop.
 
-    Once all added effects are performed, it calls the listener's `performed`. It does so even if no effects were added.
+    Once all effects are performed, it calls the listener's `performed`. It calls `performed` even if no effects were
+    added.
     """
 
     def __init__(self, listener: EffectListener) -> None:
         self._listener = listener
         self._waiting: deque[Sequence[Effect]] = deque()
-        self._is_due = False  # The next part, or the listener, is in the loop's queue.
+        self._is_due = False  # whether the next part, or the call of the listener, is in the loop's queue
 
     def add(self, effects: Sequence[Effect]) -> None:
         """Add effects. They are performed after all earlier effects."""
@@ -45,14 +46,15 @@ class Effects:
                 self._listener.performed()
 
     async def performed(self) -> None:
-        """Wait until all added effects are performed, for at least one turn of the loop."""
+        """Wait until all added effects are performed. This takes at least one turn of the loop."""
         await asyncio.sleep(0)
         while self._is_due:  # noqa: ASYNC110 - each turn of the loop performs a part
             await asyncio.sleep(0)
 
     def stop(self) -> None:
-        """Perform at most the next part. The engine has ended, and the engine that takes over its runs performs the
-        rest."""
+        """Perform at most the next part, because the engine has ended. The engine that takes over its runs performs the
+        remaining effects.
+        """
         while len(self._waiting) > 1:
             self._waiting.pop()
 

@@ -1,4 +1,4 @@
-"""Callers in this process that wait for the end of a run, or for the next item of one of its streams."""
+"""Callers in this process that wait for the end of a run, or for the next item of one of the run's streams."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ Ended = tuple[Run, Outcome]
 
 
 class Followers:
-    """Callers by the run that they follow. Commits of the coordinator wake them. The end of a run is reported once."""
+    """Callers, by the run for which they wait. The coordinator's commits wake them. The end of a run is reported to
+    each caller once.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[asyncio.Future[Ended | None]]] = {}
         self.readers: dict[str, set[asyncio.Event]] = {}
 
     async def until_ended(self, run_id: str) -> Ended | None:
-        """Wait for the end of a run that this process owns. Return None if the process loses the run first. Raises the
-        error that `close` is called with."""
+        """Wait for the end of a run that this process owns. Return None if the process loses the run before that.
+        Raises the error that is passed to `close`.
+        """
         waiter: asyncio.Future[Ended | None] = asyncio.get_running_loop().create_future()
         waiters = self._waiting.setdefault(run_id, [])
         waiters.append(waiter)
@@ -31,7 +34,7 @@ class Followers:
 
     @contextmanager
     def changes_of(self, run_id: str) -> Generator[asyncio.Event]:
-        """Yield an asyncio event that is set whenever a run may have something new to read."""
+        """Yield an asyncio event that is set whenever the run may have something new to read."""
         changed = asyncio.Event()
         self.readers.setdefault(run_id, set()).add(changed)
         try:
@@ -48,19 +51,19 @@ class Followers:
             changed.set()
 
     def ended(self, run_id: str, ended: Ended | None) -> None:
-        """Wake all followers of a run that has ended, or (with None) that this process no longer owns."""
+        """Wake all callers that wait for a run. The run has ended. With None, this process no longer owns the run."""
         self.published(run_id)
         for waiter in self._waiting.pop(run_id, ()):
             if not waiter.done():
                 waiter.set_result(ended)
 
     def close(self, error: BaseException) -> None:
-        """Raise the error in all waiting callers, since nothing more will come."""
+        """Raise the error in all waiting callers, because nothing more will come."""
         for waiters in self._waiting.values():
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_exception(error)
-                    waiter.exception()  # The waiting caller gets the error, so asyncio need not report it as well.
+                    waiter.exception()  # The waiting caller gets the error, so asyncio does not need to report it.
         self._waiting.clear()
         for run_id in list(self.readers):
             self.published(run_id)

@@ -1,8 +1,9 @@
-"""The queue of ops. It is bounded for callers from outside, who wait while it is full, and unbounded for the engine.
+"""The queue of ops. It is bounded for callers from outside; they wait while it is full. It is unbounded for the
+engine's own ops.
 
-It has three lanes: one for ops of callers, one for ops of timers, and one for all other ops, with which runs make
-progress. Each batch takes ops from each lane. So a hundred thousand overdue timers do not delay callers, and as many
-callers do not delay timers.
+It has three lanes: one for the ops of callers, one for the ops of timers, and one for all other ops. The other ops are
+the progress of runs. Each batch takes ops from each lane. So a hundred thousand overdue timers do not delay callers,
+and a hundred thousand callers do not delay timers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Final
 from perdure.coordinator.queued_ops import Item
 from perdure.kernel.ops import Retry, Wake
 
-_FORGET_AFTER: Final = 1_000  # how many runs may stay in `_own_runs` without an op in that lane
+_FORGET_AFTER: Final = 1_000  # how many runs without an op in that lane may stay in `_own_runs`
 
 
 class Lane:
@@ -30,13 +31,15 @@ class Lane:
 
     @property
     def begins_a_batch(self) -> bool:
-        """Whether the lane's first op is a retry. A retry rewrites a run's journal, so it starts a new batch instead of
-        joining writes that it undoes."""
+        """Whether the lane's first op is a retry. A retry rewrites a run's journal. So it starts a new batch, and is
+        not in one batch with writes that it undoes.
+        """
         return bool(self.items) and type(self.items[0].op) is Retry
 
     def take(self, taken: list[Item], ops_max: int, bytes_max: int) -> int:
-        """Move up to `ops_max` ops with at most `bytes_max` bytes to a batch. The first op of a batch may be larger.
-        Return the number of bytes."""
+        """Move up to `ops_max` ops with at most `bytes_max` bytes into a batch. If the batch is empty, its first op may
+        be larger. Return the number of bytes that were moved.
+        """
         items = self.items
         size = count = 0
         for item in islice(items, ops_max):
@@ -55,7 +58,7 @@ class Lane:
 
 
 class DueLane(Lane):
-    """Ops of timers. A wake-up that also brings the run's next advance counts as two ops."""
+    """Ops of timers. A wake-up that already includes the run's next advance counts as two ops."""
 
     __slots__ = ()
 
@@ -74,17 +77,20 @@ def _number(item: Item) -> int:
 
 
 class Inbox:
-    """First in, first out, in each of its lanes. Ops of a run are in one lane at a time, so they keep their order.
+    """In each lane, the first op in is the first op out. All ops of a run are in one lane at a time, so they keep their
+    order.
 
-    At most `outside_max` ops from outside are unanswered at a time. Further callers wait in `enter`.
+    At most `outside_max` ops from outside are unanswered at a time. Other callers wait in `enter`.
     """
 
     def __init__(self, *, outside_max: int, batch_ops_max: int, batch_bytes_max: int) -> None:
         self._own, self._outside, self._due = Lane(), Lane(), DueLane()
-        self._own_runs: set[str] = set()  # runs that have ops in the lane `_own`, or had some since it was empty
-        self._elsewhere: dict[str, tuple[Lane, int]] = {}  # other runs -> the lane and the number of their ops
+        # runs that have ops in the lane `_own`, or had ops there since it was last empty
+        self._own_runs: set[str] = set()
+        # all other runs -> the lane, and the number of their ops in it
+        self._elsewhere: dict[str, tuple[Lane, int]] = {}
         self.is_firing = False
-        self._had_others = False  # The last batch had ops that do not come from timers.
+        self._had_others = False  # whether the last batch had ops that do not come from timers
         self._count = 0
         self._room = outside_max
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -102,8 +108,7 @@ class Inbox:
 
     @contextmanager
     def firing(self) -> Generator[None]:
-        """Put the ops that are enqueued inside this block into the lane of timers, so that they do not delay other
-        ops."""
+        """Ops that are enqueued inside this block go into the lane of timers, so that they do not delay other ops."""
         self.is_firing = True
         try:
             yield
@@ -111,8 +116,9 @@ class Inbox:
             self.is_firing = False
 
     def enter(self) -> Coroutine[Any, Any, None] | None:
-        """Take room for an op from outside. If the inbox is full, return a coroutine that waits for room. Callers get
-        room in the order of arrival."""
+        """Reserve room for an op from outside. If the inbox is full, return a coroutine that waits for room. Callers
+        get room in the order of arrival.
+        """
         if self._room:
             self._room -= 1
             return None
@@ -125,11 +131,11 @@ class Inbox:
             await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
-                self.leave()  # The caller had got room and gave up, so the next caller gets the room.
+                self.leave()  # The caller got room and then gave up, so the next caller gets the room.
             raise
 
     def leave(self) -> None:
-        """Give the room of an answered op from outside to the next caller."""
+        """An op from outside was answered: give its room to the next caller."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -152,8 +158,9 @@ class Inbox:
             self._awaited.set_result(None)
 
     def _lane_for(self, run_id: str, item: Item) -> Lane:
-        """Return the lane that has ops of the run already, or else the lane that fits the op. An op without a run has
-        no order to keep."""
+        """Return the lane that already has ops of the run. If no lane has, return the lane that fits the op. An op
+        without a run has no order to keep.
+        """
         fitting = self._due if item.is_due else self._outside if item.outside else self._own
         if not run_id:
             return fitting
@@ -164,19 +171,20 @@ class Inbox:
         return lane
 
     def put_back(self, items: Sequence[Item]) -> None:
-        """Queue the items that `empty` returned again, in their order."""
+        """Queue the items that `empty` has returned again, in their order."""
         for item in items:
             self.put(item)
 
     def take(self) -> list[Item]:
-        """Return the ops of the next batch: all queued ops, if they fit. Otherwise each lane gets at least a quarter of
-        the batch. Ops of callers come last for the rest of the batch, so that runs go on before new runs begin.
+        """Return the ops of the next batch. If all queued ops fit into it, these are all of them. Otherwise each lane
+        gets at least a quarter of the batch. In the rest of the batch, ops of callers come last, so that runs go on
+        before new runs begin.
 
-        At most three quarters of a batch are ops of timers. The bound is three eighths if a few other ops wait for the
-        batch, or if the last batch had some, since their runs may be about to go on. The longer the batch takes, the
-        longer these runs wait.
+        At most three quarters of a batch are ops of timers. The bound is three eighths if other ops wait for this
+        batch, or if the last batch had other ops. In this case, the runs of these ops may be about to go on. The longer
+        the batch takes, the longer these runs would wait.
 
-        Within a batch, ops are in the order of arrival, whatever their lane.
+        Within a batch, the ops of all lanes are in the order of arrival.
         """
         taken: list[Item] = []
         ops_max, bytes_left = self._batch_ops_max, self._batch_bytes_max
@@ -184,7 +192,7 @@ class Inbox:
         part = max(1, ops_max // 4)
         first = [(lane, 1, 1) for lane in (own, outside, due) if lane.begins_a_batch][:1]
         lanes_used = sum(bool(lane.items) for lane in (own, outside, due))
-        share = ops_max if len(self) <= ops_max else part  # All ops, if they fit one batch.
+        share = ops_max if len(self) <= ops_max else part  # All ops, if they fit into one batch.
         turns = [*first]
         turns += [(own, share, 3), (outside, share, 2), (due, part, 1)]
         others = len(own.items) + len(outside.items)
@@ -219,7 +227,7 @@ class Inbox:
                     elsewhere[run_id] = lane, count - 1
 
     def remove(self, is_wanted: Callable[[Item], bool]) -> list[Item]:
-        """Take the wanted items out of all lanes, and return them."""
+        """Take those items out of all lanes that `is_wanted` selects, and return them."""
         found: list[Item] = []
         kept: list[Item] = []
         for item in self.empty():
@@ -236,7 +244,7 @@ class Inbox:
         return items
 
     async def arrival(self) -> None:
-        """Wait until there is an op."""
+        """Wait until an op is queued."""
         if not len(self):
             self._awaited = asyncio.get_running_loop().create_future()
             try:

@@ -1,4 +1,4 @@
-"""The coordinator's listeners. They perform its effects and receive its reports."""
+"""The listeners of the coordinator. They perform its effects, and receive its reports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class EffectListener(Protocol):
         ...
 
     def performed(self) -> None:
-        """Go on: all effects of the commits so far have been carried out."""
+        """All effects of the commits so far were carried out."""
         ...
 
 
@@ -27,19 +27,19 @@ class CoordinatorListener(EffectListener, Protocol):
     """The engine or the client around a coordinator."""
 
     async def enroll(self) -> Engine:
-        """Register with the store: at the start, and whenever the engine was declared dead."""
+        """Register with the store. This is called at the start, and whenever the engine was marked dead."""
         ...
 
     def lost_track(self) -> None:
-        """Search the store for runs that can go on: memory may have missed some."""
+        """Search the store for runs that can go on, because memory may have missed some."""
         ...
 
     def broken(self, error: BaseException) -> None:
-        """End, since the coordinator has stopped by itself."""
+        """End, because the coordinator has stopped by itself."""
         ...
 
     def posted(self, slot: str, reply: asyncio.Future[Any]) -> None:
-        """Await the reply to an op that another engine decides. That engine will put the reply into this slot."""
+        """Wait for the reply to an op that another engine decides. That engine will put the reply into this slot."""
         ...
 
 
@@ -55,7 +55,7 @@ class Background(Protocol):
     """Runs an engine's own tasks."""
 
     def background(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine beside everything else, until the engine ends."""
+        """Run a coroutine in the background until the engine ends."""
         ...
 
 

@@ -1,4 +1,6 @@
-"""An engine's memory of its runs: their state and their mailboxes, as last committed. Memory follows the store."""
+"""An engine's memory of its runs. It has their state and their mailboxes after the last commit. The state in memory is
+updated after the state in the store.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ from perdure.ports import LoadedRun
 
 
 class Memory:
-    """The runs of this engine, their mailboxes unless they are empty, and the readiness of operations' runs.
+    """The runs of this engine, their mailboxes if they are not empty, and the readiness of operations' runs.
 
-    `untaken` has the runs that a recovery has claimed and is about to take up, with their claims. While a request for a
-    claim is under way, `changed` has the runs whose state in memory has changed since the request was sent; otherwise
-    it is None.
+    `untaken` has the runs that a recovery has claimed and not taken yet, with their claims. During a request for a
+    claim, `changed` has the runs whose state in memory has changed since the request was sent. At all other times it is
+    None.
     """
 
     def __init__(self) -> None:
@@ -44,7 +46,7 @@ class Memory:
             self.mailboxes[run_id] = mailbox
 
     def adopt(self, loaded: Iterable[LoadedRun]) -> None:
-        """Add runs of this engine as they are stored. None of them may be damaged."""
+        """Add runs of this engine in their stored state. None of them may be damaged."""
         for one in loaded:
             if self.changed is not None:
                 self.changed.add(one.run.id)
@@ -52,7 +54,7 @@ class Memory:
             self.keep_mailbox(one.run.id, wait_matches.opened(one.waits, one.events))
 
     def forget(self, run_ids: Iterable[str]) -> list[str]:
-        """Remove runs from memory. Return the ids that were in memory."""
+        """Remove runs from memory. Return the ids of those runs that were in memory."""
         if self.changed is not None:
             run_ids = list(run_ids)
             self.changed.update(run_ids)
@@ -63,7 +65,7 @@ class Memory:
         return known
 
     def follow(self, builder: BatchBuilder, committed: Committed) -> None:
-        """Take over the state of a committed batch."""
+        """Take over the state after a batch that was committed."""
         runs, me = self.runs, builder.batch.engine_id
         if self.changed is not None:
             self.changed.update(builder.runs)
@@ -88,8 +90,9 @@ class Memory:
             self.keep_mailbox(run_id, wait_matches.opened(waits, events))
 
     def win(self, batch: Batch, committed: Committed) -> tuple[list[Deliver], list[str]]:
-        """Take over the winners that the transaction found. Return the deliveries to this engine's runs, and the ids of
-        the winners that no living engine owns."""
+        """Take over the winners of waits that the transaction found. Return the deliveries to this engine's runs. Also
+        return the ids of winners that no living engine owns.
+        """
         delivered: list[Deliver] = []
         unowned: list[str] = []
         for won in committed.won:

@@ -1,4 +1,4 @@
-"""Log lines and counts for people: runs that are held, and a store that fails. Each is logged once."""
+"""Log lines and counts for people. They report held runs, and a store that fails. Each is logged once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DETAILS_MAX_CHARS: Final = 2_000
 
 
 def todo(run: Run, hold: Hold) -> str:
-    """Return the advice for a held run. A run that is being undone cannot be cancelled any more."""
+    """Return the advice for a held run. A run that is being undone can no longer be cancelled."""
     is_undone = run.status in (Status.CANCELLING, Status.ROLLING_BACK)
     or_cancel = "" if is_undone else ", or cancel it"
     if hold.kind == "paused":
@@ -32,8 +32,9 @@ def todo(run: Run, hold: Hold) -> str:
 
 
 def note_hold(run: Run, hold: Hold, audit: Audit, holds: Counter[str]) -> None:
-    """Log and count a hold that is committed. It is called for every audited change of a held run, and ignores changes
-    that do not hold the run. `audit` is the last audit row of the change."""
+    """Log and count a hold that is committed. It is called for every audited change of a held run. Changes that do not
+    set the hold are ignored. `audit` is the last audit row of the change.
+    """
     if audit.became != hold.kind:
         return
     holds[hold.kind] += 1
@@ -47,7 +48,7 @@ def note_hold(run: Run, hold: Hold, audit: Audit, holds: Counter[str]) -> None:
 
 
 def entries_of(op: Advance | Cooperate) -> str:
-    """Return the entries of an op as text, for people."""
+    """Return a text for people about the entries of an op."""
     if isinstance(op, Cooperate):
         return ", ".join(f"{row.seq} ({row.type} {row.step or ''})" for row in op.added.events)
     return ", ".join(f"{entry.seq} ({entry.kind} {entry.name})" for entry in op.entries) or "its end"
@@ -60,13 +61,14 @@ class Stats(Struct, kw_only=True):
     commits: int = 0
     resends: int = 0
     largest_batch: int = 0
-    holds: Counter[str] = field(default_factory=Counter)  # by kind
-    outages: Counter[str] = field(default_factory=Counter)  # of the store, by kind of request
+    holds: Counter[str] = field(default_factory=Counter)  # by kind of hold
+    outages: Counter[str] = field(default_factory=Counter)  # outages of the store, by kind of request
 
 
 class Outage:
     """Requests of one kind that the store fails to answer. The first failure is logged and counted as an outage.
-    Further failures are not, until a request succeeds. Used on the loop only."""
+    Further failures are not logged or counted until a request succeeds. It may be used only on the loop.
+    """
 
     def __init__(self, request: str, counts: Counter[str] | None = None) -> None:
         self.failures = 0
@@ -74,7 +76,7 @@ class Outage:
         self._counts = counts
 
     def failed(self, what: str, error: BaseException) -> None:
-        """Note that a request failed and is repeated. `what` says which request."""
+        """Note that a request failed and is repeated. `what` names the request."""
         self.failures += 1
         if self.failures > 1:
             log.debug("%s: %s", what, error)

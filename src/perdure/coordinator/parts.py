@@ -1,4 +1,4 @@
-"""The shared parts of a coordinator's modules: its queue, its memory, its callers, and the listener of its commits."""
+"""The parts that the modules of a coordinator share: its queue, its memory, its callers, and its listener."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from perdure.values.limits import Limits
 
 
 class Parts:
-    """The parts of one coordinator. `seen` are runs to be woken, as they were stored a moment ago. `stopping` are runs
-    that the current batch stops from outside. No step of these runs begins until the engine has stopped them."""
+    """The parts of one coordinator. `seen` are runs to be woken, in the state in which they were read a moment ago.
+    `stopping` are the runs that the current batch stops from outside. No step of these runs begins until the engine has
+    stopped them.
+    """
 
     def __init__(
         self, store: Store, limits: Limits, clock: Clock, listener: CoordinatorListener, probe: Probe | None
@@ -44,7 +46,7 @@ class Parts:
             "the engine has not been started: use `async with Engine(…)`"
         )
         self.idle = asyncio.Event()
-        self.is_idle = False  # The state of `idle`, without a method call.
+        self.is_idle = False  # the same as `idle`, without a method call
 
     def put(self, item: Item) -> None:
         """Queue an op."""
@@ -54,7 +56,7 @@ class Parts:
         self.inbox.put(item)
 
     def enqueue(self, op: Op) -> None:
-        """Queue an op of the engine's own: it is never refused, and has no reply."""
+        """Queue an op of the engine itself. It is never refused, and has no reply."""
         if self.probe is not None:
             self.probe.reached(f"{verb(op)}.submit", op.run_id)
         self.put(Item(op, None, False, is_due=self.inbox.is_firing))
@@ -65,19 +67,21 @@ class Parts:
         self.idle.set()
 
     def forget(self, run_ids: Iterable[str]) -> None:
-        """Drop runs whose state in memory differs from the stored state, and all their uncommitted work."""
+        """Drop runs whose state in memory differs from the stored state. All their uncommitted progress is dropped
+        too.
+        """
         if known := self.memory.forget(run_ids):
             self.effects.add([Drop(run_id, "the store has another state") for run_id in known])
 
     async def come_by(self, probe: Probe, point: str, items: Sequence[Item]) -> None:
-        """Report to a probe that these ops have reached a point, and await what it returns."""
+        """Report to a probe that these ops have reached a point. If the probe returns an awaitable, await it."""
         for item in items:
             if (stop := probe.reached(f"{verb(item.op)}.{point}", item.op.run_id)) is not None:
                 await stop
 
 
 def verb(op: Op) -> str:
-    """Return the name of an op at the points of probes."""
+    """Return the name that probes use for an op."""
     return type(op).__name__.lower()
 
 

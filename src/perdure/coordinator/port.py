@@ -1,4 +1,6 @@
-"""The coordinator as models see it. A model gets an object of this protocol, never callbacks to its methods."""
+"""The interface of the coordinator for models. A model gets an object with this protocol, and never callbacks to the
+coordinator's methods.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from perdure.kernel.wait_matches import Mailbox
 
 
 class Fence(Protocol):
-    """Whether this engine may still go on with its runs."""
+    """Knows whether this engine may still go on with its runs."""
 
     @property
     def stopping(self) -> Container[str]:
@@ -20,13 +22,14 @@ class Fence(Protocol):
         ...
 
     async def check_fence(self) -> None:
-        """Find out whether this engine may still write. If it was declared dead, it has dropped all its runs when this
-        returns."""
+        """Find out whether this engine may still write. If it was marked dead, it has dropped all its runs when this
+        returns.
+        """
         ...
 
 
 class CoordinatorPort(Fence, Protocol):
-    """The coordinator as a model sees it."""
+    """The interface of the coordinator for models."""
 
     @property
     def engine(self) -> Engine:
@@ -34,28 +37,31 @@ class CoordinatorPort(Fence, Protocol):
         ...
 
     def enqueue(self, op: Op, answered: Callable[[Any, BaseException | None], object] | None = None) -> None:
-        """Queue an op of the engine's own: it is never refused, and has no reply."""
+        """Queue an op of the engine itself. It is never refused, and has no reply."""
         ...
 
     def request(self, op: Op, answered: Callable[[Any, BaseException | None], object]) -> None:
-        """Queue an op; `answered` is called with its reply and None, or with None and an error."""
+        """Queue an op. `answered` is called with its reply and None, or with None and an error."""
         ...
 
     async def submit(self, op: Op) -> Any:
-        """Have an op decided and committed; return its reply. Waits while the inbox is full."""
+        """Have an op decided and committed, and return its reply. This waits while the inbox is full."""
         ...
 
     async def submit_internal(self, ops: Sequence[Op]) -> list[Any]:
-        """Have ops of the engine's own committed; return their replies. Errors are among the replies."""
+        """Have ops of the engine itself committed, and return their replies. If an op is refused, its error is returned
+        in the place of its reply.
+        """
         ...
 
     def loaded(self, run_id: str) -> Run | None:
-        """Return a run of this engine as last committed. Does not ask the store."""
+        """Return a run of this engine in the state of its last commit. This reads only memory."""
         ...
 
     def mailbox(self, run_id: str) -> Mailbox:
-        """Return the mailbox of a run of this engine, as last committed: the events that the run waits for and was
-        sent."""
+        """Return the mailbox of a run of this engine in the state of its last commit. It has the events that the run
+        waits for and was sent.
+        """
         ...
 
 

@@ -1,4 +1,4 @@
-"""Ops on their way through the coordinator, each with the future or callback of its reply."""
+"""Ops in the queue of the coordinator, each with a future or a callback for its reply."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ class Callback:
 
 
 class Item(Struct, eq=False, gc=False):
-    """An op in the queue and its reply. `mail` is the id of the mail that brought the op, or 0. `is_due` says that a
-    timer brought it. `number` counts the items of a queue in the order of arrival.
+    """An op in the queue and its reply. `mail` is the id of the mail that brought the op, or 0. `is_due` says that the
+    op comes from a timer. `number` counts the items of a queue in the order of arrival.
 
-    A caller from `outside` has waited since the loop's time `since`. If the caller has `given_up`, it has its error
-    already."""
+    For a caller from `outside`, `since` is the loop's time at which it began to wait. If the caller has `given_up`, it
+    already has its error.
+    """
 
     op: Op
     reply: asyncio.Future[Any] | Callback | None
@@ -62,8 +63,9 @@ class Item(Struct, eq=False, gc=False):
 
 
 def without_mail(items: Iterable[Item], mail_ids: Container[int], error: BaseException) -> list[Item]:
-    """Return the items whose mail is not in `mail_ids`. The other items are refused with the error, since another
-    engine has answered their mail."""
+    """Return the items whose mail is not in `mail_ids`. All other items are refused with the error, because another
+    engine has answered their mail.
+    """
     kept: list[Item] = []
     for item in items:
         if item.mail in mail_ids:
@@ -74,8 +76,9 @@ def without_mail(items: Iterable[Item], mail_ids: Container[int], error: BaseExc
 
 
 def from_outside(items: list[Item], fenced: Fenced) -> list[Item]:
-    """Return the ops of callers from outside. The engine's own ops are refused with the error, since it no longer owns
-    their runs."""
+    """Return the ops of callers from outside. The engine's own ops are refused with the error, because the engine no
+    longer owns their runs.
+    """
     for item in items:
         if not item.outside:
             item.refuse(fenced)

@@ -1,4 +1,6 @@
-"""Recovery: going on with runs that no living engine owns, after a crash, a deploy, or a release by another engine."""
+"""Recovery: an engine goes on with runs that no living engine owns, after a crash, a deployment, or a release by
+another engine.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,15 @@ from perdure.kernel.status import Status
 from perdure.ports import Clock, LoadedRun, Store
 
 _CLAIMED_AT_ONCE = 500
-_SUSPECT_AFTER = 2  # recoveries in a row without progress, after which a run is resumed separately
+_SUSPECT_AFTER = 2  # after so many recoveries in a row without progress, a run is resumed separately
 _SUSPECT_POLLS = 10
 _SUSPECT_POLL_S = 0.05
 
 
 class RecoveryReport(Struct, frozen=True, kw_only=True):
-    """The result of a recovery, in numbers of runs. `waiting` is the number of runs that have a timer here and go on
-    soon."""
+    """The result of a recovery: numbers of runs. `waiting` is the number of runs that will go on soon, and for which
+    this engine has a timer.
+    """
 
     engines_marked_dead: int
     resumed: int
@@ -41,25 +44,25 @@ class RecoveryReport(Struct, frozen=True, kw_only=True):
 
 
 class RecoveryListener(Protocol):
-    """The engine that runs are recovered for."""
+    """The engine for which runs are recovered."""
 
     def fingerprint(self) -> None:
-        """Give fingerprints to all offers from now on. That takes a while, so it is called only if there is a blocked
-        run."""
+        """Give fingerprints to all offers from now on. This takes a while, so it is called only if a run is blocked."""
         ...
 
     def arm_deadline(self, run: Run) -> None:
-        """Arm the deadline timer of a claimed run that is about to be taken up, if the run has a deadline."""
+        """If a claimed run has a deadline, arm its timer. This is called before the run is taken."""
         ...
 
     async def waiting(self, loaded: Sequence[LoadedRun]) -> Container[str]:
-        """Return the runs that were waiting when their engine died. All given runs are rolling back, so their status
-        does not say it."""
+        """Return the runs that were waiting when their engine died. All the given runs are rolling back, so their
+        status does not say whether they were waiting.
+        """
         ...
 
 
 class Recovery:
-    """Claims runs and takes them up. An engine runs one recovery at a time."""
+    """Claims runs and takes them. An engine runs one recovery at a time."""
 
     def __init__(
         self,
@@ -82,15 +85,15 @@ class Recovery:
         self._tasks = tasks
         self._listener = listener
         self._lock = asyncio.Lock()
-        # Runs claimed by a recovery that broke off before it submitted their `Take`, or set them aside. No other engine
-        # can claim these runs, so the next recovery goes on with them.
+        # Runs that a recovery has claimed, and that it could not take or set aside because it was interrupted. No other
+        # engine can claim these runs, so the next recovery of this engine goes on with them.
         self._claimed: list[LoadedRun] = []
         self._claiming: asyncio.Task[None] | None = None
         self._suspects: list[LoadedRun] = []
-        self.is_behind = False  # The last recovery broke off.
+        self.is_behind = False  # whether the last recovery was interrupted
 
     async def run(self) -> RecoveryReport:
-        """Mark dead engines, claim the runs that they and others left, and go on with these runs."""
+        """Mark dead engines, claim the runs that they and other engines have left, and go on with these runs."""
         async with self._lock:
             self.is_behind = True
             marked_dead = await self._store.mark_dead_engines()
@@ -135,11 +138,12 @@ class Recovery:
             yield judged
 
     async def _claim_uncut(self) -> None:
-        """Claim more runs. If the caller is cancelled, the claim goes on: the store may have given runs already, and
-        the next recovery finds them in `_claimed`."""
+        """Claim more runs. If the caller is cancelled, the claim goes on, because the store may have given runs
+        already. The next recovery finds them in `_claimed`.
+        """
         if self._claiming is None:
             self._claiming = asyncio.get_running_loop().create_task(self._claim_more())
-            # If no caller waits any more, its failure is ignored: the next recovery claims again.
+            # If no caller waits any more, a failure of the claim is ignored, because the next recovery claims again.
             self._claiming.add_done_callback(lambda claiming: claiming.cancelled() or claiming.exception())
         claiming = self._claiming
         try:
@@ -150,8 +154,9 @@ class Recovery:
         claiming.result()
 
     def close(self) -> None:
-        """Claim no more runs, since the engine ends. If the store has given it runs meanwhile, the engine releases them
-        when it signs off, or other engines recover them."""
+        """Claim no more runs, because the engine ends. If the store has given runs to the engine in the meantime, the
+        engine releases them when it signs off. If it cannot, other engines recover them.
+        """
         if self._claiming is not None:
             self._claiming.cancel()
 
@@ -164,8 +169,9 @@ class Recovery:
         self._claimed += claimed
 
     async def _without_blame(self, claimed: list[LoadedRun]) -> list[LoadedRun]:
-        """Return the runs, and clear `orphaned` of the runs that only waited when their engine died: they cannot have
-        killed it. Raises StoreError."""
+        """Return the runs. Clear `orphaned` of those runs that only waited when their engine died, because they cannot
+        have killed it. Raises StoreError.
+        """
         doubtful = [one for one in claimed if one.orphaned and one.run.status is Status.ROLLING_BACK]
         if not doubtful:
             return claimed
@@ -173,8 +179,9 @@ class Recovery:
         return [replace(one, orphaned=False) if one.run.id in waited else one for one in claimed]
 
     async def _waited(self, doubtful: list[LoadedRun]) -> set[str]:
-        """Return the runs that only waited. A run whose rows cannot be read is not among them: the damage is reported
-        when the run is taken up. Raises StoreError."""
+        """Return the runs that only waited. If the rows of a run cannot be read, the run is left out. The damage is
+        reported when the run is taken. Raises StoreError.
+        """
         try:
             found = await self._listener.waiting(doubtful)
             return {one.run.id for one in doubtful if one.run.id in found}
@@ -194,8 +201,9 @@ class Recovery:
         )
 
     async def _one_by_one(self, suspects: list[LoadedRun]) -> None:
-        """Go on, group by group, with runs that were executing when their process died several times. If the process
-        dies again, the death is not counted against the runs that were not taken up yet."""
+        """Go on, group by group, with runs that were executing each time when their process died several times. If the
+        process dies again, this death does not count for runs that were not taken yet.
+        """
         for group in _groups(suspects):
             await self._coordinator.submit_internal([self._take(one) for one in group])
             for _ in range(_SUSPECT_POLLS):
@@ -204,19 +212,21 @@ class Recovery:
                 await asyncio.sleep(_SUSPECT_POLL_S)
 
     def _is_suspect(self, taken: LoadedRun) -> bool:
-        """Return whether a run has made no progress since it was taken up, and does not wait."""
+        """Return whether a run has made no progress since it was taken, and does not wait."""
         run = self._coordinator.loaded(taken.run.id)
         counted = taken.run.recoveries + taken.orphaned
         return run is not None and run.recoveries >= counted and run.status is not Status.SUSPENDED
 
 
 def _groups(suspects: list[LoadedRun]) -> Iterator[list[LoadedRun]]:
-    """Yield the runs in groups. Runs with the most recoveries come first. A run is alone in its group if its process
-    died again after the run had become a suspect. The other groups grow, so that many innocent runs do not wait.
+    """Yield the runs in groups. Runs with the most recoveries come first. If the process died again after a run had
+    become a suspect, this run is alone in its group. All other groups grow in size, so that many innocent runs do not
+    wait for long.
 
-    A run that is taken up before the culprit is blamed together with it, if the run is still executing when the process
-    dies. So the order among runs with equally many recoveries is reversed each time: a run that was before the culprit
-    comes after it the next time. From then on only the culprit has the most recoveries, and comes first.
+    A run that is taken before the culprit, and that is still executing when the process dies, is blamed together with
+    the culprit. So the order of runs with the same number of recoveries is reversed each time. A run that came before
+    the culprit comes after the culprit the next time. From then on, only the culprit has the most recoveries, and it
+    comes first.
     """
     by_age = sorted(suspects, key=lambda one: (one.run.created_at, one.run.id))
     ranks = {one.run.id: rank if one.run.recoveries % 2 else -rank for rank, one in enumerate(by_age)}

@@ -1,4 +1,6 @@
-"""The engine's registration with its store: at the start, and again if it was declared dead or the store was unfit."""
+"""The engine's registration with its store. The engine registers at the start, and again if it was marked dead or could
+not use its store.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,10 @@ log = logging.getLogger("perdure")
 
 
 class Registration:
-    """The engine's row under which the coordinator writes, and the number of its last batch. `unfit` is the error if a
-    part of the engine has found the store unfit. While `is_restarting`, the engine has dropped its runs, and the store
-    cannot be used."""
+    """The engine's row, under which the coordinator writes, and the number of its last batch. `unfit` is the error of a
+    part of the engine that could not use the store, or None. While `is_restarting`, the engine has dropped its runs,
+    and the store cannot be used.
+    """
 
     def __init__(self, parts: Parts, requests: StoreRequests) -> None:
         self._parts = parts
@@ -35,17 +38,17 @@ class Registration:
         self.number = self.engine.batch
 
     async def renew(self, error: Fenced | StoreMisconfigured) -> Fenced:
-        """Drop all runs and register again: this engine was declared dead, or its store cannot be used at present.
+        """Drop all runs and register again. This engine was marked dead, or its store cannot be used now.
 
-        The engine gives up its sign of life, so that other engines may take its runs. Ops of callers are decided again.
-        Returns the error with which the engine's own ops are refused. Raises StoreBroken after too many attempts.
+        The engine stops its heartbeat, so that other engines may take its runs. Ops of callers are decided again.
+        Returns the error that refuses the engine's own ops. Raises StoreBroken after too many attempts.
         """
         log.warning("%s; dropping %d runs and registering anew", error, len(self._parts.memory.runs))
         fenced = error if isinstance(error, Fenced) else Fenced(f"the engine starts over: {error}")
         self._parts.forget(list(self._parts.memory.runs))
         self._parts.memory.untaken.clear()
         self._parts.seen.clear()
-        await self._parts.effects.performed()  # Now the runs are dropped.
+        await self._parts.effects.performed()  # From here on, the runs are dropped.
         self._parts.store.withdraw(self.engine.id)
         self._parts.inbox.put_back(from_outside(self._parts.inbox.empty(), fenced))
         while True:
@@ -64,8 +67,9 @@ class Registration:
         return fenced
 
     async def _pause_before_restart(self, error: StoreMisconfigured) -> None:
-        """Wait before the next registration. Raises StoreBroken if the engine has started over too often, or is to stop
-        anyway."""
+        """Wait before the next registration. Raises StoreBroken if the engine has restarted too often, or if it is
+        stopping anyway.
+        """
         self._parts.callers.failed(error)
         pause_s = self._restarts.next_pause_s(asyncio.get_running_loop().time())
         if pause_s is None or self._parts.stopped is not None:
@@ -80,8 +84,8 @@ class Registration:
         await asyncio.sleep(pause_s)
 
     async def _renew_once(self) -> None:
-        # In a store that was restored to an earlier state, the engine counts as alive. Without this, no other engine
-        # would get its runs.
+        # If the store was restored to an earlier state, the engine counts as alive in it. Without this line, no other
+        # engine would get its runs.
         await self._parts.store.retire(self.engine.id)
         await self.join()
 

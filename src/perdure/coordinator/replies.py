@@ -1,4 +1,4 @@
-"""Replies to callers that depend on the result of the commit."""
+"""Replies to callers that depend on the outcome of the commit."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from perdure.kernel.rules.delivery import Delivered, FromCommit, Queued
 
 
 def answer(item: Item, reply: Any, committed: Committed) -> None:
-    """Answer a caller with the reply that was decided. For a broadcast, only the commit knows which runs got it, and
-    whether there was room in its queue."""
+    """Give a caller the reply that was decided. For a broadcast, only the commit knows which runs got the event, and
+    whether the event's queue had room.
+    """
     if not isinstance(reply, (FromCommit, Queued)):
         item.answer(reply)
         return

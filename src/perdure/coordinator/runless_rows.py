@@ -1,4 +1,4 @@
-"""The inputs of ops about records, tokens, handlers and tasks."""
+"""The inputs of decisions about records, tokens, handlers and tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perdure.kernel.tasks import Task, TaskWrites
 
 
 def shared_inputs(op: Shared, found: BatchContext, written: SharedWrites | None) -> DecisionInput:
-    """Return the inputs as they were read, with the changes of the ops before this one in the batch (`written`)."""
+    """Return the inputs that were read, with the changes (`written`) of the earlier ops in the batch."""
     before = written or SharedWrites()
     match op:
         case PutRecord(record=new):
@@ -38,7 +38,7 @@ def shared_inputs(op: Shared, found: BatchContext, written: SharedWrites | None)
 
 
 def task_now(task_id: str, found: BatchContext, written: TaskWrites | None) -> Task | None:
-    """Return a task as it was read, with the changes of the ops before this one in the batch (`written`)."""
+    """Return a task that was read, with the changes (`written`) of the earlier ops in the batch."""
     task = found.tasks.get(task_id)
     if task is None or written is None:
         return task

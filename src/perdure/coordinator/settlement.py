@@ -1,8 +1,8 @@
-"""Settling a batch: its ops are decided, committed and answered, whatever the store says to the commit.
+"""Settling a batch: its ops are decided, committed and answered, or refused, whatever the outcome of the commit is.
 
-After a conflict, the runs concerned are read again, and the remaining ops are decided again. A batch that is refused
-for good is split until only the culprit is left. If a batch was committed and the answer was lost, its result is read
-back from the store.
+After a conflict, the affected runs are read again, and the remaining ops are decided again. A batch that is refused for
+good is split until only the op that causes the refusal is left. If a batch was committed but the answer was lost, its
+result is read from the store.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ log = logging.getLogger("perdure")
 
 _ONCE_ONLY = (CancelScope, Emit, Settle, UndoScope)
 _RECOLLECTED_AT_ONCE = 500
-_CONFLICTS_MAX = 100  # in a row, for one batch; with many engines on the same runs, some conflicts are normal
+# conflicts in a row for one batch; if many engines work on the same runs, some conflicts are normal
+_CONFLICTS_MAX = 100
 _CONFLICTS_AT_ONCE = 3
 
 
@@ -134,7 +135,8 @@ class Settlement:
                     await asyncio.sleep(self._parts.limits.resend_first_s)
                 claims = {id: run.claim for id in conflict.run_ids if (run := self._memory.runs.get(id)) is not None}
                 self._parts.forget(conflict.run_ids)
-                await self._effects.performed()  # Now the runs are dropped, and their last ops are in the inbox.
+                # From here on, the runs are dropped, and their last ops are in the inbox.
+                await self._effects.performed()
                 items = without_mail(self._without_progress(items, conflict.run_ids), conflict.mail_ids, conflict)
                 self._inbox.put_back(self._without_progress(self._inbox.empty(), conflict.run_ids))
                 await self._reload(conflict.run_ids, claims)
@@ -168,13 +170,15 @@ class Settlement:
         self._parts.stats.ops += len(items)
         for op, bug in batch.bugs:
             log.error("an op for run %s could not be decided", op.run_id, exc_info=bug)
-            if memory.runs.pop(op.run_id, None) is not None:  # A bug about one run must not stop all others.
+            if memory.runs.pop(op.run_id, None) is not None:  # A bug that affects one run must not stop all other runs.
                 hold = Hold(kind="blocked", reason=f"engine bug: {bug}", at=op.at)
                 self._parts.put(Item(SetHold(run_id=op.run_id, at=op.at, hold=hold), None, False))
         return batch
 
     async def _isolate(self, items: list[Item], refusal: CommitRefused | RowDamaged) -> None:
-        """Split a batch that was refused for good until only the culprit is left, and let that op fail alone."""
+        """Split a batch that was refused for good until only the op that causes the refusal is left. Then only this op
+        fails.
+        """
         if len(items) > 1:
             middle = len(items) // 2
             await self.settle(items[:middle])
@@ -183,11 +187,11 @@ class Settlement:
         (item,) = items
         op = item.op
         if isinstance(op, Wake) and op.then is not None:
-            # The store refuses the work that the run did before it was claimed. The run repeats that work once it is
-            # claimed, and is held then.
+            # The store refuses the progress that the run made before it was claimed. Once the run is claimed, it
+            # repeats that progress, and is held then.
             await self.settle([Item(replace(op, then=None), item.reply, False, is_due=item.is_due)])
             return
-        # Two callers may send one of these ops at the same time. The second gets the refusal, and knows what it means.
+        # Two callers may send such an op at the same time. The second caller gets the refusal, and knows what it means.
         level = logging.INFO if isinstance(op, _ONCE_ONLY) else logging.ERROR
         log.log(level, "the store refused an op for run %s: %s", op.run_id, refusal)
         if item.mail:
@@ -199,7 +203,7 @@ class Settlement:
         if item.outside:
             self._inbox.leave()
         if isinstance(op, (Advance, Cooperate)):
-            # The run cannot go on from here, and a retry would fail again: it is held until a person resumes it.
+            # The run cannot go on from here, and a retry would fail again. So it is held until a person resumes it.
             self._parts.forget({op.run_id})
             hold = Hold(
                 kind="blocked", reason=f"the store refused what it did at entry {entries_of(op)}: {refusal}", at=op.at
@@ -207,8 +211,9 @@ class Settlement:
             await self.settle([Item(SetHold(run_id=op.run_id, at=op.at, hold=hold), None, False)])
 
     def _without_progress(self, items: list[Item], run_ids: frozenset[str]) -> list[Item]:
-        """Return the items without the progress of these runs. The runs begin again from the store, which has none of
-        that progress."""
+        """Return the items without the progress of these runs. These runs begin again from the store, which has none of
+        that progress.
+        """
         kept: list[Item] = []
         for item in items:
             if type(item.op) in (Advance, Append, Cooperate, Count) and item.op.run_id in run_ids:
@@ -220,9 +225,10 @@ class Settlement:
         return kept
 
     async def _reload(self, run_ids: Iterable[str], claims: Mapping[str, int]) -> None:
-        """Load runs that were just dropped from memory, and go on with the runs that this engine still owns. `claims`
-        are the claims that memory had. If a recovery has claimed a run, the run is left to the recovery, so that it
-        does not begin twice."""
+        """Load runs that were just dropped from memory. Go on with those runs that this engine still owns. `claims` are
+        the claims that the runs had in memory. If a recovery has claimed a run, the recovery goes on with it. Otherwise
+        the run would begin twice.
+        """
         found = await self._requests.read(lambda: self._store.load(list(run_ids)))
         memory = self._memory
         mine = [
@@ -242,8 +248,9 @@ class Settlement:
             self._effects.add([Begin(one.run) for one in mine])
 
     async def _recollect(self, builder: BatchBuilder) -> Committed:
-        """Read the results of a commit whose answer was lost back from the store. Runs that this engine does not have
-        in memory are left out."""
+        """Read the results of a commit from the store, because the answer to the commit was lost. Runs that this engine
+        does not have in memory are left out.
+        """
         for run_id, run in builder.runs.items():
             if run.owner == self._registration.engine.id:
                 self._memory.runs[run_id] = run
@@ -265,7 +272,7 @@ class Settlement:
         return committed
 
     def _conclude(self, builder: BatchBuilder, decided: list[Decided], committed: Committed) -> None:
-        """Conclude a committed batch: memory follows, callers are answered, effects are performed."""
+        """Conclude a committed batch: update memory, reply to callers, and perform effects."""
         self._memory.follow(builder, committed)
         if self._memory.untaken:
             for item, _ in decided:

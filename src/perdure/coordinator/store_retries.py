@@ -1,4 +1,4 @@
-"""Requests to the store: batches are resent until their outcome is known, reads are repeated until they succeed."""
+"""Requests to the store. Batches are resent until their outcome is known, and reads are repeated until they succeed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class StoreRequests:
-    """The requests of one coordinator. Callers who wait for a request may give up meanwhile."""
+    """The requests of one coordinator. Callers who wait for a request may give up before it ends."""
 
     def __init__(self, parts: Parts) -> None:
         self._store = parts.store
@@ -27,9 +27,10 @@ class StoreRequests:
         self._read_outage = Outage("read", parts.stats.outages)
 
     async def commit(self, batch: Batch) -> Committed:
-        """Send a batch until its outcome is known. Every attempt sends the very same batch, since an earlier attempt
-        may have been committed. Raises StoreUnavailable if nothing was written and callers have given up: then the
-        batch is decided again without their ops."""
+        """Send a batch until its outcome is known. Every attempt sends exactly the same batch, because an earlier
+        attempt may have been committed. Raises StoreUnavailable if nothing was written and callers have given up. Then
+        the batch is decided again without their ops.
+        """
         delay, is_unknown = self._limits.resend_first_s, False
         while True:
             self._callers.asking("commit")
@@ -52,7 +53,7 @@ class StoreRequests:
                 if self._commit_outage.failures:
                     self._commit_outage.worked()
                 return committed
-            for pause_s in (0, delay):  # Callers may give up during the pause, too.
+            for pause_s in (0, delay):  # Callers may give up during the pause too.
                 await asyncio.sleep(pause_s)
                 if self._callers.has_given_up() and not is_unknown:
                     raise StoreUnavailable(f"callers have given up: {failure}") from failure
@@ -60,8 +61,9 @@ class StoreRequests:
             delay = min(delay * 2, self._limits.resend_max_s)
 
     async def read(self, request: Callable[[], Awaitable[T]], items: Sequence[Item] | None = None) -> T:
-        """Repeat a request until the store answers. Callers whose ops are in `items` may give up meanwhile. They have
-        got their error when this returns."""
+        """Repeat a request until the store answers. Callers whose ops are in `items` may give up before the request
+        ends. When this returns, they have got their error.
+        """
         delay = self._limits.resend_first_s
         while True:
             self._callers.asking("read", items)

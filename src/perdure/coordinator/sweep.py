@@ -1,8 +1,9 @@
 """The sweep: finds the runs that no engine owns, and arms a timer for each run that is due soon.
 
-The sweep is repeated before the other runs are due.
+It is repeated before the remaining runs are due.
 
-A timer here does not own its run. When the timer is due, an op finds out whether the run must still be woken.
+An engine that has a timer for a run does not own the run. When the timer fires, an op finds out whether the run must
+still be woken.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Answered = Callable[[Any, BaseException | None], object]
 
 
 class DueListener(Protocol):
-    """Goes on with runs that are due, and calls back when that is committed or refused."""
+    """Goes on with due runs. It calls back when that is committed or refused."""
 
     def wake(self, run_id: str, answered: Answered) -> None:
         """Go on with a run whose timer is due."""
@@ -40,10 +41,11 @@ class DueListener(Protocol):
 
 
 class Sweeper:
-    """Reports runs that are due to the listener. Until the listener calls back, a run is not reported again.
+    """Reports runs that are due to the listener. A run is not reported again until the listener calls back.
 
-    Overdue runs are reported in the order of their due times. If other engines get them first, each engine begins at
-    another place in that order."""
+    Overdue runs are reported in the order of their due times. If other engines take these runs first, each engine
+    begins at another place in that order.
+    """
 
     def __init__(
         self,
@@ -64,20 +66,22 @@ class Sweeper:
         self._code = code
         self._tasks = tasks
         self._listener = listener
-        self._is_outrun = False  # Since the last sweep, other engines have taken runs that were found due here.
+        self._is_outrun = False  # whether, since the last sweep, other engines have taken runs that were due here
         self._horizon_us = horizon_us
         self._armed: dict[tuple[str, bool], Timer] = {}
-        self._going: set[tuple[str, bool]] = set()  # reported but not committed yet: the store still has them as due
-        self._gone: set[tuple[str, bool]] = set()  # committed since the store was asked: its answer may be older
-        self._overdue: set[tuple[str, bool]] = set()  # what the last sweep found, if it found as many as it could take
+        self._going: set[tuple[str, bool]] = set()  # reported, but not committed yet; the store still has them as due
+        # committed after the store was asked, so the store's answer may be older
+        self._gone: set[tuple[str, bool]] = set()
+        # the runs that the last sweep found, if it found as many as it could take
+        self._overdue: set[tuple[str, bool]] = set()
         self._next: Timer | None = None
         self._is_sweeping = False
-        self._is_put_off = False  # The next sweep waits until enough of `_going` is committed.
+        self._is_put_off = False  # whether the next sweep waits until enough of `_going` is committed
         self._outage = Outage("due runs")
 
     @property
     def busy(self) -> bool:
-        """Whether the store is being asked."""
+        """Whether a request to the store is under way."""
         return self._is_sweeping
 
     async def sweep(self) -> int:
@@ -94,14 +98,14 @@ class Sweeper:
                 if due.due_at < horizon and key not in self._going and key not in self._gone:
                     self._arm(due, at)
                 if number % _ARMED_PER_TURN == 0:
-                    await asyncio.sleep(0)  # Other tasks of the loop have their turn.
+                    await asyncio.sleep(0)  # Let other tasks of the loop run.
             later = [due.due_at for due in found if due.due_at >= horizon]
             if later:
                 self._look_again_at(max(now, min(later) - self._horizon_us // 2))
             elif len(found) == _AT_ONCE:
-                # There may be more runs: the timer of the next sweep comes after the timers of the runs found now. If
-                # the next sweep finds the same runs again, no engine can take them up now, and sweeping again at once
-                # would go on for ever.
+                # There may be more due runs. So the timer of the next sweep comes after the timers of the runs that
+                # were found now. If the next sweep finds the same runs again, no engine can take them now. Sweeping
+                # again at once would repeat this forever.
                 found_now = {(due.run_id, due.deadline) for due in found}
                 is_any_new = not found_now <= self._overdue
                 self._overdue = found_now
@@ -111,7 +115,7 @@ class Sweeper:
         return len(self._armed)
 
     def left(self, run_id: str, due_at: int | None, deadline: bool = False) -> None:
-        """Arm a timer for a run that this engine has released, if the run is due or has a deadline at a known time."""
+        """Arm a timer for a run that this engine has released, if `due_at` is known."""
         if due_at is None:
             return
         if due_at < self._clock.now() + self._horizon_us:
@@ -120,8 +124,9 @@ class Sweeper:
             self._look_again_at(due_at - self._horizon_us // 2)
 
     def _in_turn(self, found: Sequence[DueRun], now: int) -> list[tuple[DueRun, int]]:
-        """Return the runs that were found, and when the timer of each fires. Engines that compete for the same runs
-        begin at different places among the overdue ones."""
+        """Return the runs that were found, and the time at which the timer of each run fires. Engines that compete for
+        the same overdue runs begin at different places.
+        """
         overdue = [due for due in found if due.due_at <= now] if self._is_outrun else []
         self._is_outrun = False
         if not overdue:
@@ -158,7 +163,7 @@ class Sweeper:
 
     @property
     def _is_crowded(self) -> bool:
-        """Whether most of the runs that a sweep would find are being committed already."""
+        """Whether most of the runs that a sweep would find are already being committed."""
         return len(self._going) * 2 > _AT_ONCE
 
     def _look_again_at(self, when: int) -> None:

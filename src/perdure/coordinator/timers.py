@@ -1,8 +1,7 @@
-"""The engine's timers: one heap, and one callback of the clock for the earliest timer.
+"""The engine's timers. They are in one heap, and the clock calls back for the earliest timer.
 
-The number of timers that fire is bounded: per turn of the loop, and by the room in the engine. Otherwise a hundred
-thousand timers that are due together would put a hundred thousand ops into the queue, and nothing else would run
-meanwhile.
+The number of timers that fire is bounded per turn of the loop, and by the room in the engine's queue. Otherwise, a
+hundred thousand timers that are due together would fill the queue, and nothing else could run.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from perdure.ports import Clock, TimerHandle
 
 log = logging.getLogger("perdure")
 
-_FIRED_PER_TURN = 64  # Each timer may run a workflow's code. Together that takes a few milliseconds.
+_FIRED_PER_TURN = 64  # Each timer may run a workflow's code. Together this takes a few milliseconds.
 _HOLES_MAX = 256
 
 
 class Timer:
-    """One armed timer. Cancelling it leaves a hole in the heap, unless it is the earliest."""
+    """One armed timer. If it is cancelled, it stays in the heap as a hole, unless it is the earliest timer."""
 
     __slots__ = ("_timers", "callback", "due_at")
 
@@ -39,10 +38,10 @@ class Timer:
 
 
 class Timers:
-    """Calls back at due times, earliest first; equal times in the order they were armed.
+    """Calls back at due times, the earliest first. Timers with equal times fire in the order in which they were armed.
 
-    `room` returns how many timers may fire now. If it returns 0, due timers wait until `go_on` is called. `firing` is
-    entered while timers fire.
+    `room` returns how many timers may fire now. If it returns 0, due timers wait until `go_on` is called. `firing` is a
+    context manager that is entered while timers fire.
     """
 
     def __init__(
@@ -70,14 +69,15 @@ class Timers:
         return timer
 
     def go_on(self) -> None:
-        """Fire due timers soon, if they waited for room."""
+        """If due timers have waited for room, fire them soon."""
         if self._is_held_up:
             self._is_held_up = False
             asyncio.get_running_loop().call_soon(self._fire)
 
     def cancelled(self, timer: Timer) -> None:
-        """Remove a cancelled timer. The clock must not call back for it: otherwise virtual time would jump to its due
-        time."""
+        """Remove a cancelled timer. The clock must not call back for it. Otherwise virtual time would jump to its due
+        time.
+        """
         self._holes += 1
         if self._holes > _HOLES_MAX and self._holes * 2 > len(self._heap):
             # Most timers of steps are cancelled long before they are due.
@@ -96,7 +96,7 @@ class Timers:
             self._unschedule()
 
     def after(self, delay: int, callback: Callable[[], object]) -> TimerHandle:
-        """Call back when this many microseconds have passed, even if the time of day is set meanwhile."""
+        """Call back when this many microseconds have passed, even if the time of day is changed in the meantime."""
         return self._clock.call_after(delay, lambda: None if self._closed else callback())
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ class Timers:
 
 
 async def pause(clock: Clock, seconds: float) -> None:
-    """Wait for a while on this clock."""
+    """Wait for this many seconds on this clock."""
     over = asyncio.Event()
     timer = clock.call_after(round(seconds * 1_000_000), over.set)
     try:

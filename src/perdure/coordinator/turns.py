@@ -1,4 +1,4 @@
-"""Work in pieces, done by a task: other tasks of the loop have their turn between the pieces."""
+"""Work in pieces that a task does. Other tasks of the loop can run between the pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Noticing the work of other engines and clients: a loop looks into the store after each hint, and regularly.
+"""The watch: it notices the work of other engines and clients. It looks into the store after each hint, and regularly.
 
 Hints make it quick, looking makes it certain.
 """
@@ -22,7 +22,8 @@ _RECOVERIES_APART_US = 100_000
 
 class Watch:
     """Runs until it is cancelled. `recover` goes on with runs that no living engine owns. `is_behind` returns whether
-    the last recovery broke off."""
+    the last recovery was interrupted.
+    """
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class Watch:
                 self._outage.failed("looking for what others left is tried again", error)
                 self._mail_room.lose_patience(error, self._coordinator.limits.patience_s)
             except Exception:
-                # Whatever the error is: an engine that stops looking would get no mail, and nobody would notice.
+                # Catch every error. An engine that stops looking would get no mail, and nobody would notice.
                 log.exception("looking for what others left failed and is tried again")
             else:
                 self._outage.worked()
@@ -77,18 +78,18 @@ class Watch:
 
     async def _look(self) -> None:
         if not self._store.is_surely_alive():
-            # An engine that was marked dead and has nothing to commit would never find out.
+            # Otherwise, an engine that was marked dead and has nothing to commit would never find out.
             await self._coordinator.check_fence()
         is_hinted, self._is_hinted = self._is_hinted, False
         if self._mail_room.is_awaiting:
             await self._mail_room.collect()
-        # After a hint, mail is read first, without asking whether there is any: a caller may be waiting.
+        # After a hint, read mail first, without asking whether there is any, because a caller may be waiting.
         is_read = not is_hinted or await self._mail_room.read(self._coordinator)
         engine_id = self._coordinator.engine.id
         found = await self._store.look(engine_id=engine_id, offers=self._offers(), at=self._clock.now())
         if found.mail:
             is_read = await self._mail_room.read(self._coordinator)
-        # A recovery also finds out which engines have died.
+        # The recovery also finds out which engines have died.
         is_stray = found.stray or found.blocked or not is_read or self._is_behind()
         now = self._clock.monotonic()
         early = self._recovered_at + _RECOVERIES_APART_US - now

@@ -1,7 +1,7 @@
-"""The dashboard: pages for people, served beside the HTTP API by the same process (docs/dashboard.md).
+"""The dashboard: pages for people. The process that serves the HTTP API serves them too (docs/dashboard.md).
 
-Each page is a module in `pages` with a template of the same name and a line in the list of pages. Some pages have a
-script of the same name too. Pages use only the client and the views. The dashboard needs the extra `http`.
+Each page is a module in `pages`, with a template of the same name and a line in the list of pages. Some pages also have
+a script of the same name. Pages use only the client and the views. The dashboard needs the extra `http`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The filter language of the run list: `status:failed workflow:checkout tag:tenant=acme since:2h`, or a run's id.
 
-The language has a word for each parameter of `GET /runs` in the HTTP API, and no others.
+The language has exactly the parameters of `GET /runs` in the HTTP API.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ WORDS: Final = ("status", "workflow", "hold", "tag", "parent", "since", "before"
 
 
 class Unclear(Exception):
-    """A filter that cannot be understood. The message says what can be written."""
+    """A filter that cannot be understood. The message says what may be written."""
 
 
 class Search(Struct, frozen=True, kw_only=True):
-    """The search that a filter describes: runs that match it, or the run with an id."""
+    """The search that a filter describes. It finds the runs that match, or the run with an id."""
 
     wanted: Wanted
     run_id: str | None = None
@@ -49,7 +49,7 @@ def parsed(text: str, now: datetime) -> Search:
 
 
 def _is_like_a_key(key: str) -> bool:
-    """Whether an unknown word before a colon is more likely to be a misspelt key than a part of an id."""
+    """Return whether an unknown word before a colon is more likely a misspelt key than a part of an id."""
     return len(key) <= 12
 
 

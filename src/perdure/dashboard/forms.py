@@ -1,7 +1,7 @@
-"""Forms made from JSON Schemas, and the values of forms that were filled in.
+"""Forms that are made from JSON Schemas, and the values of forms that were filled in.
 
-Texts, numbers, choices, booleans and nested objects of a schema become fields. Everything else becomes a field for
-JSON. This module does not check whether the value fits the schema; that is checked when the answer is stored.
+Texts, numbers, choices, booleans and nested objects of a schema become fields. Every other part becomes a field for
+JSON. This module does not check whether the value fits the schema. That check is made when the answer is stored.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Field(Struct, frozen=True, kw_only=True):
     fields: Sequence[Field] = ()
 
     def given(self, form: Form | None) -> str:
-        """Return the text that the field shows: the text that was sent before, or the default."""
+        """Return the text that the field shows. It is the text that was sent before, or the default."""
         if form is not None:
             return form.text(self.name)
         if not self.has_default or self.default is None:
@@ -86,7 +86,9 @@ def _field(
 
 
 def _plain(schema: Any, root: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
-    """Return a schema with its references resolved, and whether it allows null beside one other type."""
+    """Return a schema with its references resolved. Also return whether it allows null in addition to one other
+    type.
+    """
     may_be_null = False
     for _ in range(20):
         if not isinstance(schema, Mapping):
@@ -147,7 +149,8 @@ _LEFT_OUT: Final = msgspec.UNSET
 
 def value_of(field: Field, form: Form) -> Any:
     """Return the value of a form. Raises Wrong, with the label of the field, if a text is not a number or not JSON, or
-    if a required field is empty."""
+    if a required field is empty.
+    """
     found = _value(field, form)
     return None if found is _LEFT_OUT else found
 

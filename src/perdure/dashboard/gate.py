@@ -1,8 +1,8 @@
 """The gate: who may see the pages, and which forms are accepted.
 
-While there are no tokens, everybody on this machine may do everything, as with the API. The actor in the audit trail is
-then "dashboard". Once there are tokens, callers without a session are sent to the sign-in page. A form is accepted only
-if the browser says that a page of this server has sent it.
+As long as there are no tokens, everybody on this machine may do everything, as with the API. In this case the actor in
+the audit trail is "dashboard". Once there are tokens, callers without a session are sent to the sign-in page. A form is
+accepted only if the browser says that a page of this server has sent it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from perdure.http.pages import Answer
 from perdure.http.problems import OWN, Refused
 from perdure.http.scopes import EVERYTHING
 
-ACTOR: Final = "dashboard"  # the actor of changes while there are no tokens
+ACTOR: Final = "dashboard"  # the actor of changes as long as there are no tokens
 SIGN_IN: Final = f"{PATH}/sign-in"
 _OPEN: Final = (SIGN_IN, f"{PATH}/static/")
 _SAFE: Final = ("GET", "HEAD")
@@ -32,7 +32,7 @@ class Gate:
 
     def __init__(self, renderer: Renderer, issuer: str | None = None) -> None:
         self._renderer = renderer
-        self._issuer = issuer  # the issuer of the provider that people sign in through, or None
+        self._issuer = issuer  # the issuer of the provider through which people sign in, or None
 
     def covers(self, path: str) -> bool:
         """Whether a path belongs to the dashboard."""
@@ -41,7 +41,7 @@ class Gate:
     async def identify(
         self, access: Access, scope: MutableMapping[str, Any], headers: Mapping[str, str], peer: str | None
     ) -> Caller | None:
-        """Return the caller. Raises Refused; the response to `unauthenticated` leads to the sign-in page."""
+        """Return the caller. Raises Refused. If it is `unauthenticated`, the response leads to the sign-in page."""
         needs_token = await access.needs_token()
         session = session_of(headers)
         if not needs_token and (self._issuer is None or access.is_startup_session(session)):
@@ -53,8 +53,8 @@ class Gate:
         caller = await self._visitor(access, needs_token, session)
         if caller is None:
             if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") == "navigate":
-                # Somebody followed a link from another site, so the browser has not sent the cookie. It sends the
-                # cookie once the page reloads itself.
+                # Somebody followed a link from another site. In this case the browser has not sent the cookie. It sends
+                # the cookie after the page has reloaded itself.
                 raise Refused("unauthenticated", "", {"refresh": "0"})
             raise Refused("unauthenticated", "sign in with a token")
         return caller
@@ -67,8 +67,9 @@ class Gate:
         return Caller(ACTOR, EVERYTHING, False)
 
     def refused(self, refused: Refused, scope: MutableMapping[str, Any]) -> Answer:
-        """Return the response to a request that was refused: a page with the error, or a redirect to the sign-in
-        page."""
+        """Return the response to a request that was refused. It is a page with the error, or a redirect to the sign-in
+        page.
+        """
         if refused.code == "unauthenticated":
             if "refresh" in refused.headers:
                 return Answer(
@@ -96,12 +97,12 @@ def check_origin(headers: Mapping[str, str]) -> None:
 
 
 def session_of(headers: Mapping[str, str]) -> str:
-    """Return the id of the session in a request's cookies, or an empty text."""
+    """Return the id of the session in a request's cookies, or ""."""
     return cookie_of(headers, COOKIE)
 
 
 def cookie_of(headers: Mapping[str, str], name: str) -> str:
-    """Return a cookie of a request, or an empty text."""
+    """Return a cookie of a request, or ""."""
     text = headers.get("cookie", "")
     if len(text) > _COOKIE_CHARS_MAX:
         return ""
@@ -113,14 +114,16 @@ def cookie_of(headers: Mapping[str, str], name: str) -> str:
 
 
 def session_cookie(session_id: str, headers: Mapping[str, str], scheme: str) -> str:
-    """Return the cookie that makes a browser keep a session or, with an empty id, forget it."""
+    """Return the cookie with which a browser keeps a session. With an empty id, it makes the browser forget the
+    session.
+    """
     lasts = int(LASTS.total_seconds()) if session_id else 0
     secure = secure_mark(headers, scheme)
     return f"{COOKIE}={session_id}; Path={PATH}; Max-Age={lasts}; HttpOnly; SameSite=Strict{secure}"
 
 
 def secure_mark(headers: Mapping[str, str], scheme: str) -> str:
-    """Return the attribute `Secure` for a cookie if the page is served over TLS, or else an empty text."""
+    """Return the attribute `Secure` for a cookie if the page is served over TLS. Otherwise return ""."""
     is_secure = scheme == "https" or headers.get("x-forwarded-proto", "").lower() == "https"
     return "; Secure" if is_secure else ""
 
@@ -134,13 +137,14 @@ def _wanted(scope: MutableMapping[str, Any]) -> str:
 
 
 def safe_target(wanted: str) -> str:
-    """Return the page to go to after signing in: the wanted page if it belongs to the dashboard, or else the first
-    page. The result has only characters that a header can have."""
+    """Return the page to show after signing in. It is the wanted page if that belongs to the dashboard, otherwise the
+    first page. The result has only characters that a header can have.
+    """
     if wanted.startswith("//"):  # Browsers read the next part as a host, even after more than two slashes.
         return PATH
     try:
         parts = urlsplit(wanted)
-    except ValueError:  # It is not a URL.
+    except ValueError:  # The text is not a URL.
         return PATH
     is_ours = not parts.scheme and not parts.netloc and (parts.path == PATH or parts.path.startswith(f"{PATH}/"))
     if not is_ours or "\\" in wanted or wanted.startswith(_OPEN):

@@ -1,4 +1,4 @@
-"""Pictures of graphs and their runs for pages, in the colours of the page's stylesheet."""
+"""Pictures of graphs and of their runs, in the colours of the page's stylesheet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STYLE: Final = re.compile(r"<style>.*?</style>", re.DOTALL)
 
 
 class Drawn(Struct, frozen=True, kw_only=True):
-    """A picture of a run, and its tokens: first the live ones, then those that ended last."""
+    """A picture of a run, and its tokens. The live tokens come first, and then the tokens that ended last."""
 
     picture: Markup
     tokens: list[GraphToken]
@@ -30,18 +30,19 @@ class Drawn(Struct, frozen=True, kw_only=True):
 
 
 class Graphs:
-    """Graphs to draw runs with, in addition to the client's own graphs if the client is an engine."""
+    """The graphs with which runs are drawn. If the client is an engine, its own graphs are used too."""
 
     def __init__(self, graphs: Iterable[Any]) -> None:
         self._known = {(graph.name, graph.version): graph for graph in graphs if getattr(graph, "model", "") == "graph"}
 
     def knows(self, workflow: str, version: str) -> bool:
-        """Whether these graphs have one with this name and version."""
+        """Return whether a graph has this name and version."""
         return (workflow, version) in self._known
 
     async def drawn(self, client: AnyClient, run: RunView) -> Drawn | None:
         """Return a picture of a run with its tokens. Return None if the run is not a run of a graph, or if no
-        definition fits it. The definition that the run was started or last retried with is tried first."""
+        definition fits the run. The definition with which the run was started or last retried is tried first.
+        """
         for graph in (None, self._known.get((run.workflow, run.workflow_version))):
             try:
                 tokens = await client.handle(run.id).tokens(graph=graph)
@@ -55,7 +56,7 @@ class Graphs:
         return None
 
     async def plain(self, workflow: str, version: str) -> Markup | None:
-        """Return a picture of a graph without a run, or None if the graph is unknown or too large for a picture."""
+        """Return a picture of a graph without a run. Return None if the graph is unknown or too large for a picture."""
         graph = self._known.get((workflow, version))
         if graph is None:
             return None
@@ -67,8 +68,9 @@ class Graphs:
 
 
 def for_page(drawn: str) -> Markup:
-    """Return a picture without its own style sheet, because the security policy of the pages forbids that. The texts in
-    the picture are escaped already."""
+    """Return a picture without its own style sheet, because the security policy of the pages forbids style sheets in
+    pages. The texts in the picture are already escaped.
+    """
     return Markup(_STYLE.sub("", drawn))  # noqa: S704
 
 

@@ -1,9 +1,10 @@
 """Sign-in through an OpenID Connect provider: the authorization code flow with PKCE, state and nonce.
 
-The browser that begins a sign-in keeps a cookie for ten minutes. The cookie has the page to go to, and a secret from
-which the state, the nonce and the verifier are derived. So beginning a sign-in writes nothing to the store, any server
-can finish it, and nobody can make another person's browser finish it. The store remembers finished sign-ins, so that
-each sign-in can be finished only once. This needs the extra `oidc`: authlib, joserfc and httpx.
+The browser that begins a sign-in keeps a cookie for ten minutes. The cookie has the page to show after the sign-in, and
+a secret. The state, the nonce and the verifier are derived from this secret. So beginning a sign-in writes nothing to
+the store, and any server can finish it. Nobody can make another person's browser finish it. The store remembers
+finished sign-ins, so that each sign-in can be finished only once. This needs the extra `oidc`: authlib, joserfc and
+httpx.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ PENDING: Final = timedelta(minutes=10)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _SECRET_BYTES: Final = 32
 _PATIENCE_S: Final = 10.0
-_KEYS_EVERY_S: Final = 60.0  # for an unknown key, the keys are read again at most this often
+_KEYS_EVERY_S: Final = 60.0  # for an unknown key, the keys are read again, but not more often than this
 _LEEWAY_S: Final = 60
 _TEXT_MAX: Final = 200
-# Asymmetric signatures only: no shared secrets, and never an unsigned token.
+# Only asymmetric signatures are accepted: no shared secrets, and no unsigned tokens.
 _ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _LATE_US: Final = (PENDING + timedelta(seconds=_LEEWAY_S)) // _MICROSECOND
 _EXCHANGES_MAX: Final = 8  # codes that are exchanged with the provider at the same time
@@ -57,13 +58,12 @@ _TOO_LATE: Final = "This sign-in was begun in another browser, or too long ago. 
 class Oidc:
     """An OpenID Connect provider.
 
-    `redirect_uri` is the URL https://…/ui/sign-in/oidc/callback of this server, as you have registered it with the
-    provider.
+    `redirect_uri` is the URL https://…/ui/sign-in/oidc/callback of this server. Register it with the provider.
 
     `scopes` maps claims to scopes: {"groups": {"ops": "operate", "admins": "admin"}, "email": {"ann@example.com":
-    "admin"}}. A claim may be a text or a list. A person gets all scopes that match; if no scope matches, the sign-in
-    fails. An email address counts only if the provider says that it is verified. Set `trust_unverified_email` for a
-    provider that never says so. `lasts` is how long a session is valid; a number is in seconds. Raises
+    "admin"}}. A claim may be a text or a list of texts. A person gets all scopes that match. If no scope matches, the
+    sign-in fails. An email address counts only if the provider says that it is verified. If your provider never says
+    so, set `trust_unverified_email`. `lasts` is how long a session is valid. A number means seconds. Raises
     InvalidArguments.
     """
 
@@ -95,11 +95,11 @@ class Oidc:
                 )
 
     def grants(self, claims: Mapping[str, Any]) -> Grants | None:
-        """Return the scopes of a person with these claims, or None if no claim matches."""
+        """Return the scopes of a person with these claims. Return None if no claim matches."""
         found: list[str] = []
         for claim, values in self.scopes.items():
             if claim == "email" and not (self.trust_unverified_email or claims.get("email_verified") is True):
-                continue  # The address may belong to somebody else.
+                continue  # The address is not verified, so it may belong to somebody else.
             has = claims.get(claim)
             for one in has if isinstance(has, list) else [has]:
                 if isinstance(one, str) and one in values:
@@ -109,10 +109,13 @@ class Oidc:
 
 
 class OidcProvider:
-    """Talks to the provider. It reads the provider's metadata and keys when they are first needed, and keeps them."""
+    """Sends requests to the provider. It reads the provider's metadata and keys when they are first needed. Then it
+    keeps them.
+    """
 
     def __init__(self, config: Oidc) -> None:
-        if not (find_spec("authlib") and find_spec("joserfc")):  # Raise this at the start, not when somebody signs in.
+        # Raise the error at the start, and not when somebody signs in.
+        if not (find_spec("authlib") and find_spec("joserfc")):
             raise Misuse("sign-in through a provider needs an extra: pip install 'perdure[oidc]'")
         self.config = config
         self._metadata: dict[str, Any] | None = None
@@ -124,7 +127,7 @@ class OidcProvider:
     async def begin(self, client: AnyClient, to: str) -> tuple[str, str]:
         """Begin a sign-in.
 
-        Return the URL to send the browser to, and the text that the browser has to keep. Raises NoSession.
+        Return the URL to which the browser is sent, and the text that the browser must keep. Raises NoSession.
         """
         from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
         from authlib.oauth2.rfc7636 import create_s256_code_challenge
@@ -147,7 +150,7 @@ class OidcProvider:
     async def finish(self, client: AnyClient, kept: str, asked: Mapping[str, str]) -> tuple[str, str]:
         """Finish the sign-in of a browser that comes back from the provider.
 
-        Return the id of a new session, and the page to go to. Raises NoSession if the sign-in fails, or was finished
+        Return the id of a new session, and the page to show. Raises NoSession if the sign-in fails, or was finished
         before.
         """
         begun = _Begun.of(kept)
@@ -208,7 +211,7 @@ class OidcProvider:
             try:
                 found = jwt.decode(id_token, await self._known_keys(), algorithms=list(_ALGORITHMS))
             except (JoseError, ValueError):
-                # The provider may have signed it with a new key that is not known here yet.
+                # The provider may have signed the token with a new key that is not known here yet.
                 found = jwt.decode(id_token, await self._known_keys(anew=True), algorithms=list(_ALGORITHMS))
             rules.validate(found.claims)
             if found.claims.get("azp", self.config.client_id) != self.config.client_id:
@@ -222,7 +225,7 @@ class OidcProvider:
     async def _described(self) -> dict[str, Any]:
         if self._metadata is None:
             if monotonic() - self._failed_at < _FAILED_FOR_S:
-                raise NoSession(_NO_ANSWER)  # Shortly after a failure, the provider is not asked again.
+                raise NoSession(_NO_ANSWER)  # For a short time after a failure, the provider is not asked again.
             try:
                 found = await self._get(f"{self.config.issuer.rstrip('/')}/.well-known/openid-configuration")
             except NoSession:
@@ -270,9 +273,10 @@ class OidcProvider:
 
 
 class _Begun(Struct, frozen=True):
-    """A sign-in that was begun. The browser keeps its text. Only a browser that has this text can finish the sign-in,
-    because the provider sees only values that are derived from the secret. The state is derived from the whole text, so
-    no part of the text can be changed."""
+    """A sign-in that was begun. The browser keeps the text of the sign-in. Only a browser that has this text can finish
+    the sign-in, because the provider sees only values that are derived from the secret. The state is derived from the
+    whole text, so nobody can change a part of the text.
+    """
 
     secret: str
     at: int
@@ -285,7 +289,7 @@ class _Begun(Struct, frozen=True):
 
     @classmethod
     def of(cls, text: str) -> _Begun | None:
-        """Return the sign-in that a text describes, or None if this class has not made the text."""
+        """Return the sign-in that a text describes. Return None if this class did not make the text."""
         secret, _, rest = text.partition(".")
         at, _, to = rest.partition(".")
         if len(secret) < _SECRET_BYTES or not at.isascii() or not at.isdigit() or len(at) > _DIGITS_MAX:
@@ -298,13 +302,13 @@ class _Begun(Struct, frozen=True):
         return found if found.text == text else None
 
     def made(self, purpose: str) -> str:
-        """Return 256 bits for a purpose, derived from the secret and the whole text."""
+        """Return 256 bits for a purpose. They are derived from the secret and the whole text."""
         made = hmac.digest(self.secret.encode(), f"{purpose} {self.text}".encode(), "sha256")
         return urlsafe_b64encode(made).decode().rstrip("=")
 
     @property
     def ended(self) -> str:
-        """Return the id under which the store remembers that the sign-in was finished.
+        """Return the id of the stored row that says that the sign-in was finished.
 
         No session of a person has this id.
         """
@@ -312,7 +316,7 @@ class _Begun(Struct, frozen=True):
 
 
 def _is_safe(url: str) -> bool:
-    """Whether nobody can read the data that is sent to this URL while it is on its way."""
+    """Return whether data that is sent to this URL cannot be read on its way."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""

@@ -1,8 +1,8 @@
-"""A page: a function that finds the values to show, a template of the same name, and actions.
+"""A page consists of a function that finds the values to show, a template of the same name, and actions.
 
-The same function and template also keep an open page up to date. If the address of a page is requested as a stream of
-events, the server sends the regions of the page that have changed. The id of each event has digests of the regions that
-the reader has seen. So any server can continue after an interruption, and servers keep no state for readers.
+The same function and template also update an open page. If the address of a page is requested as a stream of events,
+the server sends those regions of the page that have changed. The id of each event has digests of the regions that the
+reader has seen. So any server can continue after an interruption, and servers keep no state for readers.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Form:
 
 
 class Visit:
-    """A request for a page: its caller, and the parameters of its address."""
+    """A request for a page. It has the caller, and the parameters of the page's address."""
 
     def __init__(
         self, request: Request[Any, Any, Any], client: AnyClient, graphs: Graphs, given: Form | None = None
@@ -91,7 +91,7 @@ class Visit:
 
     @property
     def may_change(self) -> bool:
-        """Whether the caller may change things."""
+        """Whether the caller may make changes."""
         return self.caller.grants.includes(Scope.OPERATE)
 
     def part(self, name: str) -> str:
@@ -109,7 +109,9 @@ class Visit:
 
 
 class Wrong(Exception):
-    """A form cannot be accepted. The page is shown again, with the typed values and with this message."""
+    """A form that cannot be accepted. The page is shown again, with the values that were typed and with this
+    message.
+    """
 
 
 Shown = dict[str, Any]
@@ -118,22 +120,24 @@ Do = Callable[[Visit, Form], Awaitable[str]]
 
 
 class Action(Struct, frozen=True):
-    """A form that changes something: the path that it is sent to, and the function that makes the change and returns
-    the page to show next."""
+    """A form that makes a change. It has the path to which it is sent, and the function that makes the change. The
+    function returns the page to show next.
+    """
 
     path: str
     do: Do
 
 
 class Page(Struct, frozen=True, kw_only=True):
-    """A page at a path below the path of the dashboard. A page with a `title` is in the menu. `extra` are further
-    handlers."""
+    """A page at a path below the path of the dashboard. A page with a `title` is in the menu. `extra` has further
+    handlers.
+    """
 
     name: str
     path: str
     show: Show
     title: str = ""
-    menu: str = ""  # if the page has no title: the page of the menu that it belongs to
+    menu: str = ""  # the menu item to which the page belongs, if the page has no title
     actions: Sequence[Action] = ()
     extra: Sequence[ControllerRouterHandler] = ()
 
@@ -187,7 +191,7 @@ def _live(page: Page, renderer: Renderer, visit: Visit, streams: Streams, seen: 
         except (PerdureError, Refused) as error:
             log.info("the live updates of a page end: %s", error)
             return None
-        # An open page must not keep the store busy: it queries the store for at most a quarter of the time.
+        # An open page must not keep the store busy. It uses the store for at most a quarter of the time.
         await asyncio.sleep(3 * (loop.time() - began))
         now = marks(regions)
         new = [
@@ -204,7 +208,7 @@ def _live(page: Page, renderer: Renderer, visit: Visit, streams: Streams, seen: 
 
 
 def marks(regions: Mapping[str, str]) -> dict[str, str]:
-    """Return a short digest of each region, which changes with its content."""
+    """Return a short digest of each region. It changes with the content of the region."""
     return {name: _mark(f"{name}\0{html}") for name, html in regions.items()}
 
 
@@ -231,8 +235,9 @@ def _done(page: Page, action: Action, renderer: Renderer, graphs: Graphs) -> Bas
 async def form_of(request: Asked, bytes_max: int = _FORM_BYTES_MAX) -> Form:
     """Return the form in a request. Raises Refused if the request has no form, or if the form is too large.
 
-    Litestar's `request.form()` is not used: it does not limit the number of fields, and it keeps the last 1,024 forms
-    in memory, with the tokens in them."""
+    Litestar's `request.form()` is not used. It does not limit the number of fields. It also keeps the last 1,024 forms
+    in memory, with the tokens in them.
+    """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise Refused("unsupported_media_type", "this path accepts forms only")
@@ -242,7 +247,7 @@ async def form_of(request: Asked, bytes_max: int = _FORM_BYTES_MAX) -> Form:
             body += part
             if len(body) > bytes_max:
                 raise Refused("body_too_large", f"the form has more than {bytes_max} bytes")
-    except InternalServerException:  # Litestar's error for a client that has disconnected.
+    except InternalServerException:  # Litestar raises this error if the client has disconnected.
         raise Refused("invalid_request", GONE) from None
     if body.count(b"&") >= _FIELDS_MAX:
         raise Refused("invalid_request", f"the form has more than {_FIELDS_MAX} fields")

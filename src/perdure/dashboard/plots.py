@@ -43,17 +43,17 @@ class Window(Struct, frozen=True):
 
     @property
     def bucket(self) -> timedelta:
-        """How long a bucket is."""
+        """The length of a bucket."""
         return (self.end - self.begin) / self.buckets
 
     def index(self, when: datetime) -> int | None:
-        """Return the number of the bucket that a time is in, or None if the time is outside of the window."""
+        """Return the number of the bucket that contains a time. Return None if the time is outside of the window."""
         if not self.begin <= when < self.end:
             return None
         return min(self.buckets - 1, int((when - self.begin) / self.bucket))
 
     def at(self, number: int) -> datetime:
-        """Return when a bucket begins."""
+        """Return the time at which a bucket begins."""
         return self.begin + number * self.bucket
 
 

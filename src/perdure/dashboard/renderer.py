@@ -1,4 +1,6 @@
-"""The renderer of pages: templates that escape everything, the filters that templates share, and static files."""
+"""The renderer of pages: templates in which everything is escaped, filters that the templates share, and static
+files.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ CSP: Final = (
 )
 HEADERS: Final[Mapping[str, str]] = {
     "content-security-policy": CSP,
-    # With a stricter policy, a browser would not say which page has sent a form.
+    # With a stricter policy, a browser would not tell which page has sent a form.
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "vary": "accept",
@@ -45,7 +47,7 @@ class MenuItem(Struct, frozen=True):
 
 
 class Renderer:
-    """Renders templates. Everything is escaped, except markup that templates and this package write themselves."""
+    """Renders templates. Everything is escaped, except the markup that the templates and this package contain."""
 
     def __init__(self, menu: Iterable[MenuItem]) -> None:
         self._menu = list(menu)
@@ -90,7 +92,7 @@ class Renderer:
 
     @cached_property
     def edition(self) -> str:
-        """A digest of all files. It is part of their URLs, so browsers may cache them for ever."""
+        """A digest of all files. The digest is part of their URLs, so browsers may cache the files forever."""
         digest = hashlib.sha256()
         for name, (content, _) in self.files.items():
             digest.update(name.encode() + b"\0" + content)
@@ -105,7 +107,7 @@ class Renderer:
         return self._templates.get_template(f"{name}.html").render({"page": name, **values})
 
     def regions(self, name: str, values: Mapping[str, Any]) -> dict[str, str]:
-        """Return the regions of a page that are kept up to date: its blocks whose names begin with live_."""
+        """Return the regions of a page that are updated. These are the blocks whose names begin with live_."""
         template = self._templates.get_template(f"{name}.html")
         context = template.new_context({"page": name, **values})
         return {
@@ -123,7 +125,7 @@ class Renderer:
         caller: Any = None,
         back: str = PATH,
     ) -> Answer:
-        """Return the page of an error."""
+        """Return a page that shows an error."""
         body = self.page(
             "problem", {"title": title, "detail": detail, "status": status, "caller": caller, "back": back}
         )
@@ -143,7 +145,7 @@ def url(*parts: Any, **query: Any) -> str:
 
 
 def ago(when: datetime | None) -> Markup:
-    """Return markup for a time. The page shows how long ago it was, or how soon it will come."""
+    """Return markup that shows a time. It shows how long ago the time was, or how soon it will be."""
     if when is None:
         return Markup("–")
     text = when.strftime("%Y-%m-%d %H:%M:%S")
@@ -151,7 +153,7 @@ def ago(when: datetime | None) -> Markup:
 
 
 def at(when: datetime | None) -> Markup:
-    """Return markup for a time with its date."""
+    """Return markup that shows a time with its date."""
     if when is None:
         return Markup("–")
     text = when.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
@@ -159,20 +161,21 @@ def at(when: datetime | None) -> Markup:
 
 
 def json_text(value: Any) -> str:
-    """Return a value as indented JSON, cut if it is very long."""
+    """Return a value as indented JSON. A very long text is cut."""
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}\n… {len(text):,} characters in all"
 
 
 def json_line(value: Any, chars_max: int = 160) -> str:
-    """Return a value as JSON on one line, cut if it is long."""
+    """Return a value as JSON on one line. A long text is cut."""
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= chars_max else f"{text[: chars_max - 1]}…"
 
 
 def short(id: str) -> str:
-    """Return an id as lists show it. An id that Perdure has made is cut to its end; an id that a user has chosen stays
-    whole."""
+    """Return the form of an id that lists show. Of an id that Perdure has made, only the end is shown. An id that a
+    user has chosen stays whole.
+    """
     is_made = re.fullmatch(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", id) is not None
     return f"…{id[-8:]}" if is_made else id
 

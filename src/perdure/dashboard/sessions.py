@@ -1,9 +1,9 @@
-"""Sessions of the dashboard: one for each browser that has signed in.
+"""Sessions of the dashboard. Each browser that has signed in has one.
 
 The browser keeps a random id in a cookie. No script can read the cookie, and the browser sends it only to the
-dashboard. The store has the SHA-256 of the id, and who signed in. A session that was opened with a token is bound to
-the secret of the token: once the secret is revoked, replaced or expired, the session ends with the next request. Ended
-sessions are removed from time to time. The API ignores cookies.
+dashboard. The store has the SHA-256 of the id, and the name of the person who signed in. A session that was opened with
+a token is bound to the secret of the token. Once the secret is revoked, replaced or expired, the session ends with its
+next request. Ended sessions are removed regularly. The API ignores cookies.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ RESTRICTED: Final = (
 
 
 class NoSession(Exception):
-    """Somebody cannot sign in. The page shows this message."""
+    """A sign-in is not possible. The page shows this message."""
 
 
 async def open_session(client: AnyClient, token: str) -> str:
     """Open a session for a valid token, and return the session's id. Raises NoSession. If the process crashes before
-    this returns, it may leave a session whose id nobody has."""
+    this returns, a session may remain whose id nobody knows.
+    """
     found = await find_token(client, token)
     if found is None:
         raise NoSession("This is not a valid token.")
@@ -65,8 +66,9 @@ async def _opened(client: AnyClient, actor: str, body: dict[str, Any], lasts_us:
 
 
 async def find_session(client: AnyClient, session_id: str, issuer: str | None = None) -> Caller | None:
-    """Return the caller of a session. Return None if the session has ended, if its token has changed, or if it was
-    opened through another provider than `issuer`."""
+    """Return the caller of a session. Return None if the session has ended, if its token has changed, or if it was not
+    opened through `issuer`.
+    """
     if not session_id or len(session_id) > _ID_CHARS_MAX:
         return None
     session = await client.credentials.session(_digest(session_id))
@@ -79,7 +81,8 @@ async def find_session(client: AnyClient, session_id: str, issuer: str | None = 
     if token is None:
         return None
     sha256 = session.body.get("sha256")
-    if sha256 is None:  # An earlier version of Perdure opened the session. It stored the token's version instead.
+    # An earlier version of Perdure opened this session. That version stored the token's version instead of the digest.
+    if sha256 is None:
         sha256 = token.body["sha256"] if token.version == session.body["version"] else ""
     found = token_at(token, sha256, client.credentials.now())
     if found is None or found.wrong or found.grants.is_restricted:

@@ -31,7 +31,7 @@ _FOREVER: Final = "public, max-age=31536000, immutable"
 class Dashboard:
     """Pages for `create_app(pages=…)`.
 
-    `graphs` are further graphs to draw, whose code the client itself does not have.
+    `graphs` are further graphs to draw. The client itself does not need their code.
     """
 
     @checked
@@ -68,8 +68,9 @@ class Dashboard:
 
 
 def _error_handler(renderer: Renderer, gate: Gate) -> Callable[[Asked, Exception], Response[Any]]:
-    """Return a handler that shows errors as pages, with the text and the status of the API's problems. The handler is a
-    plain function, because Litestar makes copies of other objects that a router has."""
+    """Return a handler that shows errors as pages. The pages have the text and the status of the API's problems. The
+    handler is a plain function, because Litestar copies other objects that a router has.
+    """
 
     def show_error(request: Asked, error: Exception) -> Response[Any]:
         if isinstance(error, Refused):
@@ -89,7 +90,7 @@ def _came_from(referer: str) -> str:
     """Return the page of the dashboard that the browser comes from, or the first page."""
     try:
         parts = urlsplit(referer)
-    except ValueError:  # It is not a URL.
+    except ValueError:  # The text is not a URL.
         return PATH
     return safe_target(parts.path + (f"?{parts.query}" if parts.query else ""))
 
@@ -131,8 +132,9 @@ def _nothing() -> ControllerRouterHandler:
 def dashboard(graphs: Iterable[Any] = (), *, oidc: Oidc | None = None) -> Dashboard:
     """Return the dashboard, for `serving(…, pages=dashboard())` and `create_app(…, pages=dashboard())`.
 
-    `graphs` are drawn on the pages of their runs. If an engine serves the dashboard, its own graphs are drawn anyway.
-    With `oidc` people can sign in through a provider. Then everybody has to sign in, even while there are no tokens.
+    `graphs` are drawn on the pages of their runs. If an engine serves the dashboard, its own graphs are drawn too. With
+    `oidc` people can sign in through a provider. In this case everybody must sign in, even as long as there are no
+    tokens.
     """
     return Dashboard(graphs, oidc)
 

@@ -1,6 +1,6 @@
-"""The timeline of a run: a lane for each entry of its journal, with idle time left out.
+"""The timeline of a run. It has a lane for each entry of the journal, and leaves out idle time.
 
-A long time in which nothing ran is not drawn to scale. It is drawn as a break, with its length as text.
+A long time in which nothing ran is not drawn to scale. It is drawn as a break, with its length as a text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WORKING: Final = ("step", "compensate")
 
 
 class Lane(Struct, frozen=True, kw_only=True):
-    """An entry of the journal, or something that the run waits for."""
+    """An entry of the journal, or a wait of the run."""
 
     key: str
     name: str
@@ -38,7 +38,7 @@ class Lane(Struct, frozen=True, kw_only=True):
 
 
 class Timeline(Struct, frozen=True, kw_only=True):
-    """A timeline as a page shows it. `left_out` is how many earlier lanes are not drawn."""
+    """A timeline in the form that a page shows. `left_out` is the number of earlier lanes that are not drawn."""
 
     lanes: list[Lane]
     drawing: Markup
@@ -88,7 +88,7 @@ class _Scale:
 
 
 def timeline(entries: Sequence[EntryView], waits: Sequence[WaitView], zoom: float) -> Timeline | None:
-    """Return the timeline of a run, or None if the run has done nothing yet."""
+    """Return the timeline of a run. Return None if the run has done nothing yet."""
     lanes = [_lane(entry) for entry in entries] + [_open(wait) for wait in waits if wait.since is not None]
     left_out = max(0, len(lanes) - LANES_MAX)
     lanes = lanes[left_out:]
@@ -157,7 +157,7 @@ def _lane(entry: EntryView) -> Lane:
 def _open(wait: WaitView) -> Lane:
     assert wait.since is not None
     is_task = wait.name.startswith("perdure.task")
-    # The wait has not ended yet, so the bar shows only when it began.
+    # The wait has not ended yet, so the bar shows only its beginning.
     return Lane(
         key=f"open.{wait.position}.{wait.name}",
         name="answer to a task" if is_task else wait.name or wait.kind,
@@ -170,7 +170,7 @@ def _open(wait: WaitView) -> Lane:
 
 
 def _busy(lanes: Sequence[Lane]) -> list[tuple[datetime, datetime]]:
-    """Return the spans in which something ran or happened, in order and without overlaps."""
+    """Return the spans of time in which something ran or happened, in order and without overlaps."""
     spans: list[tuple[datetime, datetime]] = []
     for lane in lanes:
         if lane.kind in _WORKING:

@@ -1,4 +1,4 @@
-"""Data as words: durations, statuses, the waits of a run, and the reasons why it does not continue."""
+"""Data as words: durations, statuses, the waits of a run, and the reasons why a run does not continue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 class Look(Struct, frozen=True):
-    """The look of a status: a class of the stylesheet, and a sign for people who cannot tell the colours apart."""
+    """The look of a status. It has a class of the stylesheet, and a sign for people who cannot tell the colours
+    apart.
+    """
 
     kind: str
     sign: str
@@ -41,7 +43,7 @@ _OTHER: Final = Look("ended", "·")
 
 
 def status_of(status: str) -> Look:
-    """Return how the status of a run or of a task looks."""
+    """Return the look of a run's or a task's status."""
     return _LOOKS.get(status, _OTHER)
 
 
@@ -72,7 +74,7 @@ def duration(span: timedelta | float) -> str:
 
 
 def amount(number: int, one: str, many: str | None = None) -> str:
-    """Return a number of things: 1 run, 2 runs."""
+    """Return a number with its noun: 1 run, 2 runs."""
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
@@ -91,8 +93,9 @@ def bytes_of(size: int) -> str:
 
 
 class Reason(Struct, frozen=True, kw_only=True):
-    """Something that a run waits for, in words. `run` or `event` names the run or the event that it waits for. `due_at`
-    is when the wait ends by itself."""
+    """A reason why a run waits, in words. `run` or `event` names the run or the event that the run waits for. `due_at`
+    is the time at which the wait ends by itself.
+    """
 
     text: str
     since: datetime | None = None
@@ -104,8 +107,9 @@ class Reason(Struct, frozen=True, kw_only=True):
 
 
 def reasons(run: RunView, waits: Sequence[WaitView], now: datetime) -> list[list[Reason]]:
-    """Return why a run does not continue. The run waits for every inner list of the result. Of each inner list, it
-    needs one item."""
+    """Return the reasons why a run does not continue. The run waits for all inner lists of the result. From each inner
+    list, one item is enough.
+    """
     if run.status in FINISHED:
         return []
     found: list[list[Reason]] = []
@@ -132,7 +136,7 @@ def _held(kind: str, reason: str) -> str:
 
 def _stranded(run: RunView, why: str) -> Reason:
     if run.model == "operation" and run.status in (Status.CREATED, Status.ROLLING_BACK):
-        # Perhaps no engine is meant to have this handler.
+        # Perhaps this handler is not meant to be the code of an engine.
         does = "does" if run.status == Status.CREATED else "undoes"
         return Reason(text=f"{why}: somebody outside {does} it and says so here, or you start a worker that has it")
     return Reason(text=f"{why}: start a worker that has this workflow, and the run continues", is_alarming=True)

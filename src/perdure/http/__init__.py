@@ -1,6 +1,7 @@
 """The HTTP API: `serve("sqlite:///shop.db")`, or `create_app(engine)` inside an application of your own.
 
-Needs the extra `http`: litestar and uvicorn. docs/http.md describes its routes, its access rules and its error codes.
+It needs the extra `http`: litestar and uvicorn. docs/http.md describes the routes, the access rules and the error
+codes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Access: who the caller of a request is, and whether it may do what it requests.
+"""Access: who the caller of a request is, and whether the caller may do what it requests.
 
 A caller sends a token. Until the first token is created, the server accepts every caller on this machine, and nobody
-else. During that time a server may demand a start-up token, which only the person who started the server knows. This is
-for servers behind a reverse proxy on this machine: there, every request seems to come from this machine.
+else. In this time, a server may require a start-up token, which only the person who started the server knows. This is
+for servers behind a reverse proxy on the same machine. There, every request seems to come from this machine.
 
-The dashboard uses the same functions: `Access.identify` identifies the caller; `reads`, `operates` and `administers`
+The dashboard uses the same functions: `Access.identify` identifies the caller. `reads`, `operates` and `administers`
 are guards for handlers.
 """
 
@@ -26,7 +26,7 @@ from perdure.http.problems import Refused
 from perdure.http.scopes import EVERYTHING, Grants, Scope
 from perdure.http.tokens import find_token, has_tokens
 
-NOBODY: Final = "http"  # the actor of changes while there are no tokens
+NOBODY: Final = "http"  # the actor of changes as long as there are no tokens
 NOTED_EVERY_S: Final = 60.0
 STARTUP_SESSION_S: Final = 12 * 3600.0
 _STARTUP_SESSIONS_MAX: Final = 100
@@ -34,7 +34,7 @@ _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real
 
 
 class Caller(Struct, frozen=True):
-    """The caller of a request: its name, which is the actor in the audit trail, and its scopes."""
+    """The caller of a request. It has a name, which is the actor in the audit trail, and scopes."""
 
     name: str
     grants: Grants
@@ -45,21 +45,24 @@ STARTUP: Final = "perdure_startup_"
 
 
 def new_startup_token() -> str:
-    """Return a token for one server. It is valid until the server ends, or until the first token is created in its
-    store."""
+    """Return a start-up token for one server. It is valid until the server ends, or until the first token is created in
+    its store.
+    """
     return STARTUP + secrets.token_urlsafe(32)
 
 
 class Access:
-    """Identifies callers. Once this process has seen that a token exists, every caller needs a token until the process
-    ends."""
+    """Identifies callers. Once this process has seen that a token exists, every caller needs a token, until the process
+    ends.
+    """
 
     def __init__(self, client: AnyClient, startup_token: str | None = None) -> None:
         self.client = client
         self._needs_token = False
         self._startup_token = startup_token
-        self._startup_sessions: dict[bytes, float] = {}  # when a session ends, by the SHA-256 of its id; oldest first
-        self._noted_at: dict[str, float] = {}  # when the use of a token was last written, by name
+        # by the SHA-256 of a session's id: when the session ends; oldest first
+        self._startup_sessions: dict[bytes, float] = {}
+        self._noted_at: dict[str, float] = {}  # by the name of a token: when its use was last written
 
     async def needs_token(self) -> bool:
         """Whether every caller needs a token, because a token was created at some time."""
@@ -68,10 +71,10 @@ class Access:
         return self._needs_token
 
     async def identify(self, headers: dict[str, str], peer: str | None) -> Caller:
-        """Return the caller of a request with these headers, from the address `peer` (None for a socket without
-        addresses).
+        """Return the caller of a request with these headers, from the address `peer`. `peer` is None for a socket
+        without addresses.
 
-        Cookies are ignored, so that a page of another site cannot act in the name of its visitor. Raises Refused.
+        Cookies are ignored. So a page of another site cannot act in the name of its visitor. Raises Refused.
         """
         if await self.needs_token():
             return await self._by_token(_bearer(headers))
@@ -82,18 +85,18 @@ class Access:
 
     @property
     def needs_startup_token(self) -> bool:
-        """Whether callers on this machine need the start-up token while there is no other token."""
+        """Whether callers on this machine need the start-up token, as long as there is no other token."""
         return self._startup_token is not None
 
     def is_startup_token(self, shown: str) -> bool:
-        """Whether this is the start-up token."""
+        """Whether this text is the start-up token."""
         return self._startup_token is not None and _is_same(self._startup_token, shown)
 
-    # Sessions of people who have signed in with the start-up token. They end with this process, so they are kept in
-    # memory.
+    # Sessions of people who have signed in with the start-up token. They are kept in memory, because they end with this
+    # process.
 
     def open_startup_session(self) -> str:
-        """Return the id of a new session, which the browser keeps instead of the start-up token."""
+        """Return the id of a new session. The browser keeps this id instead of the start-up token."""
         session = secrets.token_urlsafe(32)
         self._startup_sessions[_digest(session)] = monotonic() + STARTUP_SESSION_S
         if len(self._startup_sessions) > _STARTUP_SESSIONS_MAX:
@@ -118,8 +121,9 @@ class Access:
         return Caller(found.name, found.grants, True)
 
     async def note_use(self, name: str) -> None:
-        """Write to the store that a token was used now, at most once a minute. A write for each request would be too
-        many."""
+        """Write to the store that a token was used now. This is done at most once a minute. A write for each request
+        would be too many.
+        """
         now = monotonic()
         if now - self._noted_at.get(name, -NOTED_EVERY_S) >= NOTED_EVERY_S:
             self._noted_at[name] = now
@@ -144,8 +148,9 @@ def _unauthenticated(detail: str) -> Refused:
 
 
 def check_local(headers: dict[str, str], peer: str | None) -> None:
-    """Raise Refused unless a request comes from this machine, is addressed to it, and did not pass a proxy. A foreign
-    host name that resolves to this machine (DNS rebinding) is refused."""
+    """Raise Refused unless a request comes from this machine, is addressed to this machine, and did not pass a proxy. A
+    foreign host name that resolves to this machine (DNS rebinding) is refused.
+    """
     is_passed_on = any(name in headers for name in _FORWARDED)
     if (peer is not None and not is_loopback(peer)) or is_passed_on or not is_loopback(_host(headers.get("host", ""))):
         raise Refused(
@@ -154,7 +159,7 @@ def check_local(headers: dict[str, str], peer: str | None) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine itself can reach this host name or address."""
+    """Return whether only this machine itself can reach this host name or address."""
     if host.rstrip(".").lower() == "localhost":
         return True
     try:
@@ -189,9 +194,10 @@ def address_of(connection: Asking) -> str:
 
 
 async def check_again(connection: Asking) -> None:
-    """Identify and authorise the caller of a long-lasting request again. Raises the errors that a new request would
-    get: if the token or the session has ended, if its scopes no longer suffice, or if the run is out of the caller's
-    reach."""
+    """Identify and authorise the caller of a long request again. Raises the errors that a new request would get. This
+    is so if the token or the session has ended, if its scopes are no longer sufficient, or if the caller may no longer
+    see the run.
+    """
     state = connection.scope["state"]
     state["caller"] = await state[IDENTIFY]()
     await connection.route_handler.authorize_connection(connection)

@@ -1,6 +1,7 @@
-"""The address that a request is counted for: the address of the connection or, behind a trusted proxy, of the client.
+"""The address to which a request is attributed. It is the address of the connection or, behind a trusted proxy, the
+address of the client.
 
-This address is used for rate limits only. Whether a request comes from this machine depends on the connection alone.
+This address is used only for rate limits. Only the connection decides whether a request comes from this machine.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _HEADER: Final = b"x-forwarded-for"
-_HOPS_MAX: Final = 20  # proxies that a request may have passed
+_HOPS_MAX: Final = 20  # the number of proxies that a request may have passed
 _IPV6_BITS: Final = 64  # A household or a machine gets a prefix of this length, and can use every address in it.
 
 
 class Proxies:
-    """The trusted proxies: addresses or networks, such as 10.0.0.7 or 10.0.0.0/8. By default no proxy is trusted.
-    Raises InvalidArguments."""
+    """The trusted proxies. They are addresses or networks, such as 10.0.0.7 or 10.0.0.0/8. By default no proxy is
+    trusted. Raises InvalidArguments.
+    """
 
     def __init__(self, trusted: Iterable[str] = ()) -> None:
         if isinstance(trusted, str):
@@ -29,15 +31,17 @@ class Proxies:
         self._trusted = tuple(_network(one) for one in trusted)
 
     def client(self, peer: str | None, headers: Sequence[tuple[bytes, bytes]]) -> str:
-        """Return the address that a request is counted for: the address of the client behind trusted proxies, or else
-        the address of the connection. An IPv6 address is cut to its first 64 bits."""
+        """Return the address to which a request is attributed. Behind trusted proxies, this is the address of the
+        client. Otherwise it is the address of the connection. An IPv6 address is cut to its first 64 bits.
+        """
         found = _address(peer or "")
         if found is None:
             return str(peer)
         if self._is_trusted(found):
             texts = b",".join(value for name, value in headers if name.lower() == _HEADER).decode("latin-1").split(",")
-            # Each proxy appends the address that has connected to it, so the rightmost addresses belong to the proxies
-            # next to this server. Read from the right, everything after the first untrusted address may be forged.
+            # Each proxy appends the address that has connected to it. So the rightmost addresses belong to the proxies
+            # next to this server. The addresses are read from the right. All addresses after the first untrusted
+            # address may be forged.
             for text in texts[: -_HOPS_MAX - 1 : -1]:
                 if (said := _address(text.strip())) is None:
                     break

@@ -1,6 +1,6 @@
 """The application: the routes, and the layers around them.
 
-The routes are in routes/, one module per noun. Errors are in problems.py, and If-Match is in preconditions.py.
+The routes are in routes/, one module per noun. problems.py has the errors, and preconditions.py has If-Match.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 _CHANGING: Final = ("POST", "PUT", "PATCH")
 _STRANGERS_PER_S, _STRANGERS_BURST = 1, 20
 _DOCUMENT: Final = f"{PATH}/openapi.json"
-_PAGES_OF_LITESTAR: Final = (PATH, f"{PATH}/{{path}}")  # pages in HTML that Litestar adds beside the document
+_PAGES_OF_LITESTAR: Final = (PATH, f"{PATH}/{{path}}")  # HTML pages that Litestar adds to the OpenAPI document
 
 
 class App:
-    """An ASGI application that serves the API and, if it was given any, pages.
+    """An ASGI application that serves the API and, if it has any, pages.
 
-    `client` carries out the requests, `access` identifies callers, and `streams` has the open streams of server-sent
+    `client` carries out the requests. `access` identifies callers. `streams` has the open streams of server-sent
     events.
     """
 
@@ -96,18 +96,19 @@ def create_app(
 ) -> App:
     """Return the API as an ASGI application.
 
-    If you pass a client or an engine, it must be open while the application serves. If you pass a store or its URL, the
-    application opens a client of its own.
+    If you pass a client or an engine, it must stay open while the application serves. If you pass a store or its URL,
+    the application opens a client of its own.
 
-    `pages` are served beside the API, such as those of `perdure.dashboard.dashboard()`. `origins` are the origins of
-    pages that may call the API (CORS); by default there are none. Each token, or each address without a token, may send
-    `requests_burst` requests at once, and `requests_per_s` per second after that. At most `streams_max` streams may be
-    open at once, at most `token_streams_max` of them for one token. A stream ends after `stream_s_max` seconds, and
-    looks for changes every `poll_s` seconds. While the store has no token, every caller on this machine may do
-    everything. If `startup_token` is set, these callers must send it.
+    `pages` are served in addition to the API, for example the pages of `perdure.dashboard.dashboard()`. `origins` are
+    the origins of web pages that may call the API (CORS). By default there are none. Each token may send
+    `requests_burst` requests at once, and then `requests_per_s` requests per second. The same holds for each address
+    without a token. At most `streams_max` streams may be open at once. One token may have at most `token_streams_max`
+    of them. A stream ends after `stream_s_max` seconds. It looks for changes every `poll_s` seconds. As long as the
+    store has no token, every caller on this machine may do everything. If `startup_token` is set, these callers must
+    send it.
 
-    `trusted_proxies` are addresses and networks of reverse proxies. Failed sign-ins are counted for the address that
-    the X-Forwarded-For header of a trusted proxy names. By default no proxy is trusted. Every `check_s` seconds a
+    `trusted_proxies` are the addresses and networks of reverse proxies. Behind a trusted proxy, failed sign-ins are
+    counted for the address in its X-Forwarded-For header. By default no proxy is trusted. Every `check_s` seconds a
     stream checks whether its reader may still read. Raises InvalidArguments.
     """
     bounds = {
@@ -154,7 +155,7 @@ def _check(bounds: dict[str, float], startup_token: str | None) -> None:
 
 
 def _routes(parts: _Parts, pages: Pages | None, body_bytes_max: int, *, is_given: bool) -> Litestar:
-    """Return the application without its shield: routes, pages, and the dependencies of their handlers."""
+    """Return the application without its shield: the routes, the pages, and the dependencies of their handlers."""
 
     def lifespan(_app: Litestar) -> AbstractAsyncContextManager[None]:
         return _opened(parts.client, is_given=is_given)
@@ -180,8 +181,9 @@ def _routes(parts: _Parts, pages: Pages | None, body_bytes_max: int, *, is_given
 
 @asynccontextmanager
 async def _opened(client: AnyClient, *, is_given: bool) -> AsyncGenerator[None]:
-    """Keep the application's own client open while the application serves. A client that was passed in is opened and
-    closed by its owner."""
+    """Keep the application's own client open while the application serves. If a client was passed in, its owner opens
+    and closes it.
+    """
     if is_given:
         yield
         return
@@ -190,7 +192,7 @@ async def _opened(client: AnyClient, *, is_given: bool) -> AsyncGenerator[None]:
 
 
 def _forbid_unknown(app: Litestar) -> None:
-    """State in the OpenAPI document that bodies may have no other fields. Litestar leaves that out."""
+    """State in the OpenAPI document that bodies may have no other fields, because Litestar does not."""
     schemas = app.openapi_schema.components.schemas or {}
     for body in _bodies(Body):
         if (schema := schemas.get(body.__name__)) is not None:
@@ -217,9 +219,10 @@ def _document() -> OpenAPIConfig:
 
 
 class _Named:
-    """A middleware for requests that have found their route. It restores slashes in names. It refuses changes whose
-    body is not JSON, because a page of another site cannot send JSON without a CORS preflight. Pages check the origin
-    of their forms themselves."""
+    """A middleware for requests whose route was found. It restores slashes inside names. It refuses changes whose body
+    is not JSON. A page of another site cannot send JSON without a CORS preflight. Pages check the origin of their forms
+    themselves.
+    """
 
     def __init__(self, pages: Pages | None, body_bytes_max: int) -> None:
         self._pages = pages
@@ -231,7 +234,8 @@ class _Named:
                 if self._is_json(scope):
                     receive = await checked_body(receive, self._body_bytes_max)
                 scope["path"] = scope["path"].replace(SLASH, "%2F")
-                # This must be a new mapping: the router uses the old one again for the next request to the same path.
+                # This must be a new mapping, because the router uses the old mapping again for the next request to the
+                # same path.
                 scope["path_params"] = {
                     name: value.replace(SLASH, "/") if isinstance(value, str) else value
                     for name, value in scope["path_params"].items()
@@ -241,7 +245,7 @@ class _Named:
         return named
 
     def _is_json(self, scope: Any) -> bool:
-        """Whether a request must have a JSON body. Raises Refused for a change whose body is not JSON."""
+        """Return whether a request must have a JSON body. Raises Refused for a change whose body is not JSON."""
         if scope["path_template"] in _PAGES_OF_LITESTAR:
             raise Refused("not_found", "there is nothing at this path; /api/v1/openapi.json has all paths")
         if scope["path_template"] == _DOCUMENT:

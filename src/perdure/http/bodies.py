@@ -1,5 +1,4 @@
-"""Checks of request bodies before they are decoded. They accept only JSON that all readers understand in the same
-way."""
+"""Checks of request bodies before they are decoded. They accept only JSON that all parsers read in the same way."""
 
 from __future__ import annotations
 
@@ -16,10 +15,10 @@ GONE: Final = "the connection was closed before all of the body had arrived"
 
 
 async def checked(receive: Receive, bytes_max: int) -> Receive:
-    """Read and check a JSON body, and return a `receive` that returns the body again.
+    """Read and check a JSON body. Return a `receive` that returns the same body again.
 
-    Raises Refused for a body that is too large, is not UTF-8, or has a key twice in one object. Readers disagree about
-    which of two equal keys counts, so a proxy may have checked the value that is not used here. Raises Refused also if
+    Raises Refused if the body is too large, is not UTF-8, or has a key twice in one object. Parsers disagree about
+    which of two equal keys counts. So a proxy may have checked the value that is not used here. Also raises Refused if
     the client disconnects before the whole body has arrived. Anybody can cause that, so it is not logged as an error.
     """
     parts: list[Any] = []

@@ -1,7 +1,7 @@
 """Limits of connections: how many may be open, and how long a request may take to arrive.
 
-Uvicorn itself waits for a request's head and body without a time limit. So a few hundred sockets that send nothing, or
-a byte now and then, would keep everybody else out.
+Uvicorn itself waits for the head and the body of a request without a time limit. So without limits, a few hundred
+sockets that send nothing, or a byte now and then, would keep all other clients out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from perdure.values.arguments import check_fields
 log = logging.getLogger("perdure.http")
 
 _SAID_EVERY_S: Final = 60.0
-_FILES_SPARE: Final = 64  # for the process itself: the store, logs, modules that are imported late
+_FILES_SPARE: Final = 64  # files for the process itself: the store, logs, modules that are imported late
 _CONNECTIONS_MIN: Final = 16
 _PIECE_BYTES: Final = 8 * 1024
 _HEAD_END: Final = re.compile(rb"\n\r?\n")
@@ -41,10 +41,10 @@ _NOISY: Final = {
 
 
 class ConnectionLimits(Struct, frozen=True, kw_only=True):
-    """Bounds on the connections of a server.
+    """The limits for the connections of a server.
 
     `head_s` and `body_s` bound how long a request's head and body may take to arrive. `write_s` bounds how long a
-    reader may leave a response unread, and `idle_s` how long a connection is kept between requests. Raises
+    reader may leave a response unread. `idle_s` bounds how long a connection is kept open between requests. Raises
     InvalidArguments.
     """
 
@@ -63,8 +63,9 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
 class Connections:
     """The open connections of one server.
 
-    If there are too many connections, the one that has waited longest for the head of its request is closed. If no
-    connection waits, the new one is closed. A connection whose request is being answered is never closed to make room.
+    If there are too many connections, the connection that has waited longest for the head of a request is closed. If no
+    connection waits for a head, the new connection is closed. A connection whose request is being answered is never
+    closed for this reason.
     """
 
     def __init__(self, limits: ConnectionLimits) -> None:
@@ -75,7 +76,7 @@ class Connections:
         self._reported = Rarely()
 
     def opened(self, connection: Any) -> None:
-        """Count a new connection. Closes one if there are too many."""
+        """Count a new connection. If there are too many, close one."""
         self._open += 1
         if self._open > self._max:
             oldest = next(iter(self._waiting), connection)
@@ -95,12 +96,12 @@ class Connections:
             self._waiting[connection] = None
 
     def end(self) -> None:
-        """Close the connections that have not sent a request: the server has stopped."""
+        """Close the connections that have not sent a request, because the server has stopped."""
         for connection in list(self._waiting):
             connection.transport.abort()
 
     def refuse(self, connection: Any, why: str, answer: bytes = b"") -> None:
-        """Close a connection, after a response if one is given. The log says why, at most once a minute."""
+        """Close a connection. If a response is given, send it first. The reason is logged at most once a minute."""
         self._waiting.pop(connection, None)
         if answer:
             connection.transport.write(answer)
@@ -115,12 +116,12 @@ class Rarely:
     """Counts events of each kind, so that each kind can be logged once a minute."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[float, int]] = {}  # when a kind was last logged, and its count since
+        self._seen: dict[str, tuple[float, int]] = {}  # by kind: when it was last logged, and its count since then
 
     def count(self, what: str) -> int | None:
         """Count one more event.
 
-        Return how often it has happened since it was last logged, or None if it must not be logged yet.
+        Return how often it has happened since it was last logged. Return None if it must not be logged yet.
         """
         now = monotonic()
         told_at, unreported = self._seen.get(what, (-_SAID_EVERY_S, 0))
@@ -138,7 +139,7 @@ else:
 
 
 class _Limited(_Protocol):
-    """Adds the limits to uvicorn's protocol, whichever implementation that is."""
+    """Adds the limits to a protocol of uvicorn."""
 
     _connections: Connections
     _timer: asyncio.TimerHandle | None = None
@@ -158,7 +159,7 @@ class _Limited(_Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        # The parser gets small pieces, so that it never keeps much more of a head in memory than the limit allows.
+        # The parser gets small pieces. So it never keeps much more of a head in memory than the limit allows.
         for at in range(0, len(data), _PIECE_BYTES):
             self._piece_received(data[at : at + _PIECE_BYTES])
             if self.transport.is_closing():
@@ -176,14 +177,14 @@ class _Limited(_Protocol):
         else:
             is_answered = False
             self._enter("body" if cycle.more_body else "answer")
-        # A head that arrives while the previous request is being answered counts too.
+        # A head counts too if it arrives while the previous request is being answered.
         self._head_bytes = self._head_bytes + len(piece) if cycle is before and self._is_in_head() else 0
         if self._head_bytes > self._connections.limits.head_bytes_max:
             self._refuse_head(_TOO_LARGE_ANSWER if is_answered else b"")
 
     def _is_in_head(self) -> bool:
-        """Whether the parser waits for a head, or has read only a part of it."""
-        conn: Any = getattr(self, "conn", None)  # h11's
+        """Return whether the parser waits for a head, or has read only a part of a head."""
+        conn: Any = getattr(self, "conn", None)  # the attribute of h11's protocol
         if conn is not None:
             return bool(conn.their_state is h11.IDLE)
         scope: Any = self.scope
@@ -196,14 +197,15 @@ class _Limited(_Protocol):
     def on_response_complete(self) -> None:
         conn: Any = getattr(self, "conn", None)
         if conn is not None:
-            # h11 has kept the bytes of the next request that arrived meanwhile. It parses them now, all at once.
+            # h11 has kept the bytes of the next request that have already arrived. Now it parses all of them at once.
             early: bytes = conn.trailing_data[0]
             bytes_max = self._connections.limits.head_bytes_max
             if len(early) > bytes_max and _HEAD_END.search(early, 0, bytes_max) is None:
                 self._refuse_head(_TOO_LARGE_ANSWER)
                 return
         self._enter("")
-        self._connections.waits(self, for_head=True)  # From now on it may be closed if there are too many connections.
+        # From now on, this connection may be closed if there are too many connections.
+        self._connections.waits(self, for_head=True)
         super().on_response_complete()
 
     def pause_writing(self) -> None:
@@ -242,7 +244,9 @@ class _Limited(_Protocol):
 
 
 def protocol(connections: Connections) -> type[asyncio.Protocol]:
-    """Return uvicorn's protocol (for httptools if it is installed, otherwise for h11) with these limits."""
+    """Return uvicorn's protocol with these limits. It is the protocol for httptools if that is installed, otherwise for
+    h11.
+    """
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as Base
     except ImportError:
@@ -257,7 +261,7 @@ def limited(base: type[asyncio.Protocol], connections: Connections) -> type[asyn
 
 
 class _Quieter(logging.Filter):
-    """Lets messages that anybody can cause from outside pass once a minute."""
+    """A log filter. Messages that anybody can cause from outside pass only once a minute."""
 
     def __init__(self, noise: tuple[str, ...]) -> None:
         super().__init__()
@@ -273,7 +277,7 @@ class _Quieter(logging.Filter):
 
 @contextlib.contextmanager
 def quieter_logs() -> Generator[None]:
-    """Limit log messages of uvicorn and asyncio that strangers can cause to one a minute."""
+    """In this block, limit log messages of uvicorn and asyncio that strangers can cause to one per minute."""
     filters = {logging.getLogger(name): _Quieter(noise) for name, noise in _NOISY.items()}
     for logger, quieter in filters.items():
         logger.addFilter(quieter)
@@ -285,7 +289,7 @@ def quieter_logs() -> Generator[None]:
 
 
 def _room_for_files() -> int:
-    """Return how many connections the system allows this process, less some files for other uses."""
+    """Return how many connections this process may have. Some files are reserved for other uses."""
     if sys.platform == "win32":
         return sys.maxsize
     import resource

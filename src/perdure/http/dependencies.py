@@ -1,4 +1,4 @@
-"""The dependencies of handlers, which they get beside their parameters."""
+"""The dependencies of handlers, which they get in addition to their parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perdure.http.streams import Streams
 
 Asked = Request[Any, Any, Any]
 TheAccess = NamedDependency[Access]
-TheClient = NamedDependency[SkipValidation[AnyClient]]  # msgspec takes no union of two classes of ours
+TheClient = NamedDependency[SkipValidation[AnyClient]]  # msgspec does not accept a union of two of our classes
 TheMeasures = NamedDependency[Measures]
 TheStreams = NamedDependency[Streams]
 

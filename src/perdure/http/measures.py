@@ -9,15 +9,16 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4"  # litestar adds the charset
 
 
 class Measures:
-    """Counts requests by method, route and status. Routes are counted by their templates, so the number of series is
-    bounded."""
+    """Counts requests by method, route and status. Routes are counted by their path templates, so the number of series
+    is bounded.
+    """
 
     def __init__(self) -> None:
         self._requests: dict[tuple[str, str, int], tuple[int, float]] = {}
 
     def count(self, method: str, route: str, status: int, took_s: float) -> None:
         """Count a request that was answered."""
-        # A made-up method must not become a series of its own.
+        # An invented method must not become a series of its own.
         key = (method if method in _METHODS else "other", route, status)
         number, total = self._requests.get(key, (0, 0.0))
         self._requests[key] = (number + 1, total + took_s)

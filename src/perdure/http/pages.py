@@ -1,4 +1,4 @@
-"""The interface between the API and pages that are served beside it."""
+"""The interface between the API and the pages that are served with it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Pages(Protocol):
-    """Pages for people. A browser sends no token in a header, so pages identify their callers themselves, and show
-    errors as pages. They accept forms, so they must refuse forms that a page of another site has sent."""
+    """Pages for people. A browser sends no token in a header. So pages identify their callers themselves, and show
+    errors as pages. Pages accept forms, so they must refuse forms that a page of another site has sent.
+    """
 
     @property
     def handlers(self) -> Sequence[ControllerRouterHandler]:
-        """The handlers of the pages. Each handler has a guard, as the handlers of the API do, unless everybody may see
-        its page."""
+        """The handlers of the pages. Each handler has a guard, as the handlers of the API have, unless everybody may
+        see its page.
+        """
         ...
 
     def covers(self, path: str) -> bool:

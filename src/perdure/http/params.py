@@ -27,7 +27,7 @@ Hold = Literal["blocked", "paused", "poison"]
 
 
 class Body(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of a request. An unknown field is refused, because it may be misspelt."""
+    """The body of a request. An unknown field is refused, because it may be a misspelt field."""
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -111,7 +111,7 @@ def moment(when: datetime) -> datetime:
 
 
 def cursor_of(found: list[Any], limit: int) -> str | None:
-    """Return the cursor of the next page of a list that is ordered by id, or None if this page is not full."""
+    """Return the cursor for the next page of a list that is ordered by id. Return None if this page is not full."""
     return found[-1].id if len(found) == limit else None
 
 

@@ -1,5 +1,6 @@
-"""Headers that make requests safe: If-Match names the version that the caller has seen, Idempotency-Key marks requests
-that are repeated."""
+"""Headers that make requests safe. If-Match names the version that the caller has seen. Idempotency-Key marks requests
+that may be repeated.
+"""
 
 from __future__ import annotations
 
@@ -55,16 +56,18 @@ def expected_version(if_match: str | None) -> int | None:
 
 
 def run_id_of(key: str, scope: str | None = None) -> str:
-    """Return the id of the run that is started with this key. The same key always gives the same id. Keys of callers
-    whose scope is for some runs only are separate from all other keys."""
+    """Return the id for a run that is started with this key. The same key always gives the same id. If the caller's
+    scope is only for some runs, its keys are separate from all other keys.
+    """
     if scope is None:
         return str(uuid.uuid5(_NAMESPACE, hashlib.sha256(key.encode()).hexdigest()))
     return str(uuid.uuid5(_SCOPED, _digest(scope, key)))
 
 
 def event_key_of(key: str | None, scope: str | None) -> str | None:
-    """Return the key that an event is sent with. Keys of callers whose scope is for some runs only are separate from
-    all other keys."""
+    """Return the key with which an event is sent. If the caller's scope is only for some runs, its keys are separate
+    from all other keys.
+    """
     return key if key is None or scope is None else f"perdure.scope:{_digest(scope, key)}"
 
 

@@ -1,4 +1,4 @@
-"""Checks of files that hold secrets: keys, and secrets of OpenID Connect clients."""
+"""Checks of files that contain secrets: keys, and secrets of OpenID Connect clients."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from perdure.errors import Misuse
 
 
 def check_private(path: Path, what: str) -> None:
-    """Raise Misuse for a file that another user may read or could have written.
+    """Raise Misuse if another user can read the file or could have written it.
 
-    A file of root may be readable for its group, because systems give secrets to a service in this way. Raises OSError
-    if there is no file.
+    A file that belongs to root may be readable for its group, because systems give secrets to a service in this way.
+    Raises OSError if the file does not exist.
     """
     if sys.platform == "win32":
         return

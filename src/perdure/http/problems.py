@@ -1,8 +1,8 @@
-"""Errors as HTTP responses. One table of codes has every error of Perdure.
+"""Errors as HTTP responses. One table has the codes of all errors of Perdure.
 
 An error is `application/problem+json` (RFC 9457) with a `code` that does not change between versions. The code is made
-from the name of the error's class: `run_not_found` for RunNotFound. The status is the one that _STATUS has for the
-error's class, or for its nearest base class.
+from the name of the error's class: `run_not_found` for RunNotFound. _STATUS has the status for the error's class or for
+its nearest base class.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _OWN_BY_STATUS: Final = {
     429: "too_many_requests",
 }
 
-# Attributes of errors that a problem shows: ids, versions, paths.
+# Attributes of errors that a problem includes: ids, versions, paths.
 _SHOWN: Final = (
     "run_id", "key", "status", "event", "event_id", "letter_id", "task_id", "worker", "path", "kind", "name", "pending",
     "stream", "expected_version", "version",
@@ -127,7 +127,7 @@ def every_error(above: type[PerdureError] = PerdureError) -> Iterator[type[Perdu
 
 
 def meanings() -> dict[str, str]:
-    """Return the meaning of each error, from the docstring of perdure.errors."""
+    """Return the meaning of each error, taken from the docstring of perdure.errors."""
     lines = re.findall(r"^[\s│├└─]*(\w+)(?: \(\w+\) +| {2,})(.+)$", errors.__doc__ or "", re.MULTILINE)
     return dict(lines)
 
@@ -167,12 +167,12 @@ def problem_of(error: PerdureError | Refused) -> Problem:
 
 
 def own(refused: Refused) -> Problem:
-    """Return a refusal of the HTTP layer as a problem."""
+    """Return the problem for a refusal of the HTTP layer."""
     return problem(refused.code, OWN[refused.code][0], str(refused))
 
 
 def encoded(found: Problem) -> bytes:
-    """Return a problem as JSON in UTF-8. A lone surrogate, which an error may quote, is escaped."""
+    """Return a problem as JSON in UTF-8. If an error quotes a lone surrogate, the surrogate is escaped."""
     try:
         return msgspec.json.encode(found)
     except UnicodeEncodeError:
@@ -245,8 +245,9 @@ _CHANGING: Final = ("origin_refused", "body_too_large", "unsupported_media_type"
 
 
 def no(*why: type[PerdureError] | str, changes: bool = False) -> dict[int, ResponseSpec]:
-    """Return the error responses of a handler, for its `responses`: the given errors, and those that any request may
-    get. `changes` adds the errors that only requests for changes get."""
+    """Return the error responses of a handler, for its `responses`. They are the given errors, and the errors that any
+    request may get. `changes` adds the errors that only requests for changes get.
+    """
     codes: dict[int, list[str]] = {}
     for one in (*_ALWAYS, *(_CHANGING if changes else ()), *_STORE, *why):
         status, code = (OWN[one][0], one) if isinstance(one, str) else (status_of(one), code_of(one))

@@ -1,4 +1,4 @@
-"""Rate limits: a token bucket for each caller, in memory, for a bounded number of callers."""
+"""Rate limits. Each caller has a token bucket. The buckets are in memory, for a bounded number of callers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CALLERS_MAX: Final = 10_000
 
 
 class Pace:
-    """Allows each caller `burst` requests at once, and `per_s` requests per second after that."""
+    """Allows each caller `burst` requests at once, and then `per_s` requests per second."""
 
     def __init__(self, per_s: float, burst: int, now: Callable[[], float] = monotonic) -> None:
         self._per_s = per_s
@@ -20,13 +20,14 @@ class Pace:
         self._now = now
         self._left: OrderedDict[str, tuple[float, float]] = (
             OrderedDict()
-        )  # by caller: how many tokens are left, and when that was computed
+        )  # by caller: the number of tokens in its bucket, and when it was computed
 
     def wait_s(self, caller: str) -> int:
-        """Count a request. Return 0 if it is allowed; otherwise return in how many seconds the next request is allowed.
+        """Count a request. Return 0 if it is allowed. Otherwise return the number of seconds until the next request is
+        allowed.
 
         A request that is not allowed is not counted. If there are too many callers, the caller whose last request is
-        the oldest is forgotten. It then has its whole burst again.
+        the oldest is forgotten. After that, this caller has its whole burst again.
         """
         now = self._now()
         left, since = self._left.pop(caller, (float(self._burst), now))

@@ -1,7 +1,8 @@
-"""The checks that every request passes first: who the caller is, where the request comes from, how often it asks.
+"""The checks that every request passes first: who the caller is, where the request comes from, and how often the caller
+sends requests.
 
-The shield is around the application, not in it. So without a token, a path that exists looks like a path that does not
-exist.
+The shield surrounds the application and is not part of it. So a caller without a token cannot tell whether a path
+exists.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
-SLASH: Final = "\ufdd0"  # stands for a slash inside a name; it is not a character, so no name contains it
+SLASH: Final = "\ufdd0"  # replaces a slash inside a name; it is not a valid character, so no name contains it
 OPEN: Final = ("/health/live", "/health/ready")  # paths that need no token
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
-# Litestar keeps the last 1,024 queries in memory, with a pair of texts for each field, so fields are limited.
+# Litestar keeps the last 1,024 queries in memory, with two texts for each field. So the number of fields is limited.
 _QUERY_FIELDS_MAX: Final = 1_100
 _STRANGERS_QUERY_BYTES_MAX: Final = 8 * 1024
 _STRANGERS_QUERY_FIELDS_MAX: Final = 100
 _ELSEWHERE: Final = ("cross-site", "same-site")
 _EXPOSED: Final = b"etag, location, retry-after, content-disposition"
-# This tells a browser that has used TLS here to use nothing else for a year.
+# After a browser has used TLS here, this header tells it to use only TLS for a year.
 _ONLY_TLS: Final = (b"strict-transport-security", b"max-age=31536000")
 _HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -49,8 +50,9 @@ _HEADERS: Final = (
 
 class Shield:
     """An ASGI application that checks each request before it passes it to another application. `origins` are the
-    origins of pages that may call the API (CORS). `pages` are served beside the API, and identify their callers
-    themselves."""
+    origins of pages that may call the API (CORS). `pages` are served in addition to the API, and identify their callers
+    themselves.
+    """
 
     def __init__(
         self,
@@ -128,8 +130,9 @@ class Shield:
                 log.info("%s sent %s %r: %s", caller.name, scope["method"], scope.get("raw_path"), status)
 
     async def _check(self, scope: Scope, headers: dict[str, str], origin: str | None) -> None:
-        """Check a request, and store three things in its scope: the caller, a function that identifies the caller
-        again, and the address for rate limits. Raises Refused."""
+        """Check a request. Store the caller, a function that identifies the caller again, and the address for rate
+        limits in its scope. Raises Refused.
+        """
         peer = scope["client"][0] if scope.get("client") else None
         scope["path"] = _path(scope)
         pages = self._pages_at(scope["path"])
@@ -152,7 +155,7 @@ class Shield:
             self._check_origin(headers, origin, caller)
         scope.setdefault("state", {}).update({"caller": caller, IDENTIFY: identify, ADDRESS: address})
         # A request without a caller is not counted. Otherwise strangers behind the same proxy could use up the requests
-        # that others need to sign in.
+        # that others need for signing in.
         if caller is not None:
             _keep_pace(self._pace, f"token {caller.name}" if caller.by_token else f"address {address}")
 
@@ -160,9 +163,10 @@ class Shield:
         return self._pages if self._pages is not None and self._pages.covers(path) else None
 
     def _check_origin(self, headers: dict[str, str], origin: str | None, caller: Caller) -> None:
-        """Raise Refused for a request that a page of another site has sent, while there are no tokens: somebody on this
+        """While there are no tokens, raise Refused for a request that a page of another site has sent. Somebody on this
         machine may be looking at that page. With tokens this check is not needed, because a browser never adds a token
-        by itself."""
+        by itself.
+        """
         if caller.by_token or origin in self._origins:
             return
         if origin is not None and origin.partition("://")[2] != headers.get("host"):
@@ -189,7 +193,9 @@ def _keep_pace(pace: Pace, who: str) -> None:
 
 
 def _path(scope: Scope) -> str:
-    """Return the path, with slashes inside names replaced by SLASH. Raises Refused for text that no name can have."""
+    """Return the path. Slashes inside names are replaced by SLASH. Raises Refused for characters that no name can
+    have.
+    """
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     raw = raw.partition(b"?")[0]
     try:
@@ -200,7 +206,7 @@ def _path(scope: Scope) -> str:
     if any("\0" in text or SLASH in text for text in (*parts, query)):
         raise Refused("invalid_request", "the path or the query has a character that no name can have")
     if "" in parts[1:-1]:
-        # The router would drop the empty part, and then find a page for a path that `covers` has not recognised.
+        # The router would drop the empty part. Then it would find a page for a path that `covers` has not recognised.
         raise Refused("not_found", "there is nothing at a path with an empty part")
     return "/".join(part.replace("/", SLASH) for part in parts)
 

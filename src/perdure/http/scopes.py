@@ -1,4 +1,5 @@
-"""Scopes of tokens. A scope is a level of access: for everything, or only for the runs of a workflow or with a tag.
+"""Scopes of tokens. A scope is a level of access. It is for everything, or only for the runs of a workflow or the runs
+with a tag.
 
     read                          read everything
     operate:workflow=checkout     operate runs of this workflow
@@ -23,21 +24,22 @@ _SCOPE_CHARS_MAX: Final = 1_100
 
 
 class Scope(StrEnum):
-    """A level of access. Each level includes the ones before it."""
+    """A level of access. Each level includes all lower levels."""
 
-    READ = "read"  # look at things
+    READ = "read"  # read everything
     OPERATE = "operate"  # also start, send, cancel, retry, answer, claim
     ADMIN = "admin"  # also create and revoke tokens, export the audit trail
 
     def includes(self, other: Scope) -> bool:
-        """Whether this level includes another one."""
+        """Return whether this level includes another level."""
         order = list(Scope)
         return order.index(self) >= order.index(other)
 
 
 class Grant(Struct, frozen=True):
-    """One scope: a level, and the workflow or the tag of the runs that it is for. Without a workflow and a tag, it is
-    for everything."""
+    """One scope: a level, and the workflow or the tag of the runs to which it applies. Without a workflow and a tag, it
+    applies to everything.
+    """
 
     level: Scope
     workflow: str | None = None
@@ -45,11 +47,11 @@ class Grant(Struct, frozen=True):
 
     @property
     def is_restricted(self) -> bool:
-        """Whether this scope is for some runs only."""
+        """Whether this scope applies only to some runs."""
         return self.workflow is not None or self.tag is not None
 
     def covers(self, workflow: str, tags: Mapping[str, str]) -> bool:
-        """Whether this scope is for a run of this workflow with these tags."""
+        """Return whether this scope applies to a run of this workflow with these tags."""
         if self.workflow is not None:
             return workflow == self.workflow
         return self.tag is None or tags.get(self.tag[0]) == self.tag[1]
@@ -67,24 +69,25 @@ class Grants(Struct, frozen=True):
 
     @property
     def is_restricted(self) -> bool:
-        """Whether all scopes are for some runs only."""
+        """Whether all scopes apply only to some runs."""
         return all(one.is_restricted for one in self.granted)
 
     def includes(self, level: Scope) -> bool:
-        """Whether a scope allows this level for everything."""
+        """Return whether a scope allows this level for everything."""
         return any(one.level.includes(level) and not one.is_restricted for one in self.granted)
 
     def reaches(self, level: Scope) -> bool:
-        """Whether a scope allows this level for at least some runs."""
+        """Return whether a scope allows this level for at least some runs."""
         return any(one.level.includes(level) for one in self.granted)
 
     def allows(self, level: Scope, workflow: str, tags: Mapping[str, str]) -> bool:
-        """Whether a scope allows this level for a run of this workflow with these tags."""
+        """Return whether a scope allows this level for a run of this workflow with these tags."""
         return any(one.level.includes(level) and one.covers(workflow, tags) for one in self.granted)
 
     def parts(self, level: Scope) -> tuple[Grant, ...]:
-        """Return the scopes that allow this level for some runs, each once. The result is empty if a scope allows it
-        for everything."""
+        """Return the scopes that allow this level for some runs, without duplicates. The result is empty if a scope
+        allows this level for everything.
+        """
         if self.includes(level):
             return ()
         return tuple(dict.fromkeys(Grant(level, o.workflow, o.tag) for o in self.granted if o.level.includes(level)))

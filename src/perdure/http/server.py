@@ -28,7 +28,7 @@ _GRACE_S = 10
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that ends all streams when it stops. Otherwise it would wait for them."""
+    """A uvicorn server that ends all streams when it stops. Without this, it would wait until the streams end."""
 
     def __init__(self, config: uvicorn.Config, app: App) -> None:
         super().__init__(config)
@@ -44,7 +44,7 @@ class _Server(uvicorn.Server):
 
 
 async def check_bind(client: AnyClient, host: str, startup_token: str | None = None) -> str:
-    """Return who can use the API at this address, as text for the log.
+    """Return a text for the log that says who can use the API at this address.
 
     Raises Misuse if there is no valid token and the address can be reached from other machines.
     """
@@ -73,10 +73,10 @@ async def serving(
     tls: Tls | None = None,
     **options: Any,
 ) -> AsyncGenerator[str]:
-    """Serve the API while the block runs, and give its URL.
+    """Serve the API while the block runs, and yield its URL.
 
-    Port 0 takes any free port. `limits` bound the connections. With `tls` the server uses TLS only. All other options
-    are passed to `create_app`.
+    With port 0, any free port is used. `limits` bound the connections. With `tls`, the server accepts only TLS. All
+    other options are passed to `create_app`.
 
     Raises Misuse if there is no valid token and `host` can be reached from other machines, or if a file of `tls` cannot
     be used. Raises OSError if the port is taken.
@@ -95,7 +95,7 @@ async def serving(
             app,
             http=spoken if context is None else secured(spoken, connections, context),
             backlog=connections.limits.backlog_max,
-            h11_max_incomplete_event_size=2 * connections.limits.head_bytes_max,  # Connections checks it more closely
+            h11_max_incomplete_event_size=2 * connections.limits.head_bytes_max,  # ConnectionLimits has a closer limit
             timeout_keep_alive=connections.limits.idle_s,  # type: ignore[arg-type]  # uvicorn accepts any number
             lifespan="on",
             log_config=None,
@@ -128,10 +128,10 @@ async def serving(
 async def serve(
     client_or_store: AnyClient | str | Store, *, host: str = "127.0.0.1", port: int = 8080, **options: Any
 ) -> None:
-    """Serve the API until this call is cancelled, or until the client is shut down.
+    """Serve the API until this call is cancelled or the client is shut down.
 
-    The options and errors are those of `serving`. Raises EngineStopped if the client stops by itself because its store
-    is broken.
+    The options and the errors are the same as for `serving`. Raises EngineStopped if the client stops by itself because
+    its store is broken.
     """
     async with contextlib.AsyncExitStack() as stack:
         client = client_or_store if isinstance(client_or_store, AnyClient) else Client(client_or_store)

@@ -1,7 +1,7 @@
-"""Server-sent events: how they are written, how many streams may be open, and when they end.
+"""Server-sent events: their format, the limits of open streams, and their end.
 
-A stream sends something at least every few seconds, so that each side notices when the other side is gone. A stream
-ends by itself after a while. A browser then connects again with the id of the last event (Last-Event-ID), and continues
+A stream sends something at least every few seconds. So each side notices when the other side is gone. A stream ends by
+itself after a while. A browser then connects again with the id of the last event (Last-Event-ID), and goes on from
 there.
 """
 
@@ -40,9 +40,10 @@ class StreamEvent(Struct, frozen=True, kw_only=True):
 
 
 class Streams:
-    """The streams of a server: at most `streams_max` at a time, at most `token_streams_max` of one token, each for at
-    most `stream_s_max` seconds. A stream is counted from when its request is admitted until the request has ended.
-    Every `check_s` seconds a stream checks whether its reader may still read, and ends if not."""
+    """The streams of a server. At most `streams_max` are open at a time, and at most `token_streams_max` of one token.
+    Each lasts at most `stream_s_max` seconds. A stream is counted from the time when its request is admitted until the
+    request has ended. Every `check_s` seconds, a stream checks whether its reader may still read. If not, it ends.
+    """
 
     def __init__(
         self, streams_max: int, token_streams_max: int, stream_s_max: float, poll_s: float, check_s: float = 5
@@ -52,7 +53,7 @@ class Streams:
         self._streams_max = streams_max
         self._token_streams_max = token_streams_max
         self._stream_s_max = stream_s_max
-        self._open: Counter[str] = Counter()  # by token; all callers without a token count as one
+        self._open: Counter[str] = Counter()  # by token; all callers without a token count as one caller
         self._ending = asyncio.Event()
 
     def end(self) -> None:
@@ -77,8 +78,9 @@ class Streams:
         return Stream(self._written(events, asking), media_type=MEDIA_TYPE, headers={"cache-control": "no-store"})
 
     def ended(self, state: dict[str, Any]) -> None:
-        """Stop counting a request's stream, if it has one. The shield calls this when a request has ended, also after
-        an error."""
+        """If a request has a stream, stop counting it. The shield calls this when a request has ended, even after an
+        error.
+        """
         token = state.pop(_PLACE, None)
         if token is not None:
             self._open[token] -= 1
@@ -123,8 +125,9 @@ class Streams:
 
 
 async def may_still_read(asking: Asking) -> bool:
-    """Whether the caller may still read. If the store does not answer, this returns False; the caller can connect
-    again."""
+    """Return whether the caller may still read. If the store does not answer, return False. The caller can connect
+    again.
+    """
     try:
         await check_again(asking)
     except (Refused, PerdureError) as error:
@@ -142,7 +145,9 @@ async def _next(events: AsyncIterator[StreamEvent]) -> StreamEvent:
 
 
 def written(event: StreamEvent) -> bytes:
-    """Return an event as it is sent. The data is JSON without line breaks, so it is one line."""
+    """Return an event in the form in which it is sent. The data is JSON without line breaks, so it fits into one
+    line.
+    """
     lines = [f"event: {event.event}".encode(), b"data: " + msgspec.json.encode(event.data)]
     if event.id is not None:
         lines.insert(0, f"id: {event.id}".encode())
@@ -150,8 +155,9 @@ def written(event: StreamEvent) -> bytes:
 
 
 async def looked(look: Callable[[], Awaitable[list[StreamEvent] | None]], pause_s: float) -> AsyncIterator[StreamEvent]:
-    """Return the events that `look` finds. `look` is called again after each pause, until it returns None because no
-    more events will come."""
+    """Yield the events that `look` finds. After each pause `look` is called again, until it returns None. None means
+    that no more events will come.
+    """
     while (found := await look()) is not None:
         for event in found:
             yield event

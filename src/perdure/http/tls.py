@@ -1,9 +1,9 @@
 """TLS in the server itself. Certificates are checked before the server listens, and sockets in a handshake count as
 connections.
 
-Uvicorn counts a connection only after its TLS handshake. So sockets that begin a handshake and then send nothing would
-escape all limits. Here a socket counts from its first moment, and its handshake has the same time limit as the head of
-a request.
+Uvicorn counts a connection only after its TLS handshake. Without further measures, sockets that begin a handshake and
+then send nothing would escape all limits. Here a socket counts from the beginning, and its handshake has the same time
+limit as the head of a request.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ _CERTIFICATE: Final = "-----BEGIN CERTIFICATE-----"
 
 
 class Tls(Struct, frozen=True, kw_only=True):
-    """Files in PEM format: the server's `certificate`, followed by those of its issuers, and its `key`.
+    """Files in PEM format. `certificate` has the server's certificate, followed by the certificates of its issuers.
+    `key` has its key.
 
-    With `client_ca` only clients that have a certificate of one of these authorities can connect.
+    With `client_ca`, only clients with a certificate of one of these authorities can connect.
     """
 
     certificate: str | Path
@@ -45,8 +46,9 @@ class Tls(Struct, frozen=True, kw_only=True):
 def server_context(tls: Tls) -> ssl.SSLContext:
     """Return the TLS context of a server, for TLS 1.2 and newer.
 
-    Raises Misuse, with the name of the file, if a file is missing, cannot be read, or is not a certificate or a key; if
-    the key does not belong to the certificate; if the certificate is not valid now; if other users can read the key.
+    Raises Misuse, with the name of the file, in these cases. A file is missing, cannot be read, or is not a certificate
+    or a key. The key does not belong to the certificate. The certificate is not valid now. Other users can read the
+    key.
     """
     certificate, key = Path(tls.certificate), Path(tls.key)
     _check_times(certificate, _read(certificate, "certificate"))
@@ -93,7 +95,7 @@ def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
 
 
 def _check_times(path: Path, text: str) -> None:
-    """Raise Misuse for a certificate that is not valid now, and log a warning for one that expires soon."""
+    """Raise Misuse if a certificate is not valid now. Log a warning if it expires soon."""
     if _CERTIFICATE not in text:
         raise Misuse(f"{path} has no certificate in PEM format")
     first = text[text.index(_CERTIFICATE) :].partition("-----END CERTIFICATE-----")
@@ -111,8 +113,9 @@ def _check_times(path: Path, text: str) -> None:
 
 
 def _validity(der: bytes) -> tuple[datetime, datetime]:
-    """Return from when and until when a certificate is valid (RFC 5280, 4.1). In a certificate, the validity comes
-    after the version, the serial number, the algorithm and the issuer."""
+    """Return the times from which and until which a certificate is valid (RFC 5280, 4.1). In a certificate, the
+    validity comes after the version, the serial number, the algorithm and the issuer.
+    """
     _, body, _ = _part(der)
     _, signed, _ = _part(body)
     tag, _, rest = _part(signed)
@@ -127,7 +130,7 @@ def _validity(der: bytes) -> tuple[datetime, datetime]:
 
 
 def _part(der: bytes) -> tuple[int, bytes, bytes]:
-    """Return the first value in DER: its tag, its content, and the rest. Raises ValueError."""
+    """Return the first value in DER: its tag, its content, and the bytes after it. Raises ValueError."""
     tag, length, start = der[0], der[1], 2
     if length & 0x80:
         start += length & 0x7F
@@ -143,11 +146,12 @@ def _time(tag: int, text: bytes) -> datetime:
 
 
 class Handshake(asyncio.Protocol):
-    """The protocol of a socket until its TLS handshake is over.
+    """The protocol of a socket until its TLS handshake has ended.
 
-    Then uvicorn's own protocol gets the socket, as if it were new.
+    After that, uvicorn's own protocol gets the socket, as if it were new.
 
-    Uvicorn creates a Handshake for each connection, instead of its own protocol."""
+    Uvicorn creates a Handshake for each connection instead of its own protocol.
+    """
 
     _base: type[asyncio.Protocol]
     _connections: Connections
@@ -156,12 +160,13 @@ class Handshake(asyncio.Protocol):
     def __init__(self, **options: Any) -> None:
         self._options = options
         self.transport: Any = None
-        self._task: asyncio.Task[None] | None = None  # the event loop has only a weak reference to the task
+        # needed, because the event loop has only a weak reference to the task
+        self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
         self._connections.opened(self)
-        if transport.is_closing():  # There were too many connections.
+        if transport.is_closing():  # The connection is being closed, because there were too many connections.
             self._connections.closed(self)
             return
         self.transport.pause_reading()
@@ -190,7 +195,7 @@ class Handshake(asyncio.Protocol):
 
 
 class _Early(asyncio.Protocol):
-    """Keeps data that arrives with the end of a handshake, until uvicorn's protocol can read it."""
+    """Keeps data that arrives with the end of a handshake until uvicorn's protocol can read it."""
 
     def __init__(self) -> None:
         self.is_lost = False
@@ -216,7 +221,7 @@ def _reason(error: Exception) -> str:
 
 
 def secured(base: type[asyncio.Protocol], connections: Connections, context: ssl.SSLContext) -> type[asyncio.Protocol]:
-    """Return a protocol of uvicorn behind TLS."""
+    """Return a protocol of uvicorn that uses TLS."""
     members = {"_base": base, "_connections": connections, "_context": context}
     made: type[asyncio.Protocol] = type(f"Tls{base.__name__}", (Handshake,), members)
     return made

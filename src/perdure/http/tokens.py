@@ -1,10 +1,10 @@
-"""API tokens: who may use the API, for what, and until when. They are in the store, so all servers have the same
-tokens.
+"""API tokens: who may use the API, what each token may do, and until when it is valid. Tokens are in the store, so all
+servers have the same tokens.
 
-A token is shown once, when it is created. The store has only the SHA-256 of its secret; the secret has 256 random bits,
-so it needs no slow hash. Each change of a token adds a version. The new version counts from the next request on. A
-rotation gives the token a new secret. Each former secret stays valid for the overlap that its rotation gave it, so that
-there is time to give the new secret to programs. A rotation without an overlap ends all former secrets at once.
+A token is shown once, when it is created. The store has only the SHA-256 of its secret. The secret has 256 random bits,
+so it needs no slow hash. Each change of a token adds a version. A new version counts from the next request on. A
+rotation gives the token a new secret. Each former secret stays valid for the overlap of its rotation. In this time,
+programs can get the new secret. A rotation without an overlap ends all former secrets at once.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _SECRET_BYTES: Final = 32
 _MICROSECOND: Final = timedelta(microseconds=1)
 LASTS_MAX: Final = timedelta(days=36_500)
 _FORMER_MAX: Final = 10
-# Actors in the audit trail that are not tokens. A token with one of these names could act in the name of that actor.
+# Actors in the audit trail that are not tokens. With one of these names, a token could act in the name of that actor.
 RESERVED: Final = frozenset({"api", "cli", "dashboard", "engine", "http", "oidc", "perdure", "startup"})
 
 
 class TokenView(Struct, frozen=True, kw_only=True):
     """A token without its secret.
 
-    `made_by` is the actor that created, rotated or revoked it last, and `at` is when. `used_at` is when it was last
-    used, to the minute. Until `overlap_until`, a secret from before a rotation is still valid.
+    `made_by` is the actor that created, rotated or revoked it last, and `at` is the time of that change. `used_at` is
+    the time of its last use, to the minute. Until `overlap_until`, a secret from before a rotation is still valid.
     """
 
     name: str
@@ -55,14 +55,14 @@ class TokenView(Struct, frozen=True, kw_only=True):
 
 
 class ShownToken(Struct, frozen=True, kw_only=True):
-    """A token that a caller has sent and whose secret is right.
+    """A token that a caller has sent. Its secret is correct.
 
-    `wrong` says why the token is not valid; it is empty for a valid token.
+    `wrong` says why the token is not valid. It is empty for a valid token.
     """
 
     name: str
     grants: Grants
-    sha256: str  # of the secret that was sent
+    sha256: str  # the SHA-256 of the secret that was sent
     wrong: str = ""
 
 
@@ -77,8 +77,8 @@ async def make_token(
 ) -> str:
     """Create a token with one scope or several, and return it with its secret.
 
-    The secret cannot be read again. The token is valid for as long as `expires` says, or until it is revoked. It
-    replaces a token of the same name. Raises InvalidArguments.
+    The secret cannot be read again. The token is valid for the time `expires`. Without `expires`, it is valid until it
+    is revoked. It replaces a token of the same name. Raises InvalidArguments.
     """
     if _NAME.fullmatch(name) is None:
         raise InvalidArguments(
@@ -108,12 +108,11 @@ async def rotate_token(
     expires: Duration | None = None,
     actor: str = "api",
 ) -> str:
-    """Give a token a new secret, and return the token with it. The secret cannot be read again.
+    """Give a token a new secret, and return the token with the new secret. The secret cannot be read again.
 
-    The old secret stays valid for the `overlap`, but never longer than it would have been without the rotation. Secrets
-    of earlier rotations keep their own overlap. Without an overlap, the old secret and all earlier ones end at once.
-    The new secret is valid for as long as `expires` says. By default, it is valid for as long as the old secret was
-    when it was created.
+    The old secret stays valid for the `overlap`, but not longer than without the rotation. Secrets of earlier rotations
+    keep their own overlap. Without an overlap, the old secret and all earlier secrets end at once. The new secret is
+    valid for the time `expires`. By default, it is valid for the same time as the old secret was when it was created.
 
     Raises RecordNotFound. Raises InvalidArguments if the token is revoked, or has ten former secrets that are still
     valid.
@@ -152,12 +151,12 @@ async def revoke_token(client: AnyClient, name: str, *, actor: str = "api") -> T
 
 @checked
 async def tokens(client: AnyClient) -> list[TokenView]:
-    """Return all tokens, including revoked and expired ones, by name."""
+    """Return all tokens, including revoked and expired tokens, by name."""
     return [_view(found) async for found in client.credentials.tokens()]
 
 
 async def find_token(client: AnyClient, token: str) -> ShownToken | None:
-    """Return the token that a caller has sent, valid or not. Return None if no token has this secret."""
+    """Return the token that a caller has sent, even if it is not valid. Return None if no token has this secret."""
     prefix, _, rest = token.partition("_")
     name, _, secret = rest.partition("_")
     if prefix != _PREFIX or _NAME.fullmatch(name) is None or not secret:
@@ -167,9 +166,9 @@ async def find_token(client: AnyClient, token: str) -> ShownToken | None:
 
 
 def token_at(found: TokenRecord, sha256: str, now: int) -> ShownToken | None:
-    """Return a token by the digest of its secret, as it is at the time `now`.
+    """Return a token by the digest of its secret, in its state at the time `now`.
 
-    Return None if neither its current secret nor a former one has this digest.
+    Return None if neither the current secret nor a former secret has this digest.
     """
     body: dict[str, Any] = found.body
     is_current = hmac.compare_digest(sha256, str(body["sha256"]))
@@ -188,15 +187,15 @@ def token_at(found: TokenRecord, sha256: str, now: int) -> ShownToken | None:
 
 @checked
 async def has_tokens(client: AnyClient) -> bool:
-    """Whether a token was ever created.
+    """Return whether a token was ever created.
 
-    Since then every caller needs a token, even if that token is revoked or expired.
+    If so, every caller needs a token, even if all tokens are revoked or expired.
     """
     return await client.credentials.has_tokens()
 
 
 async def has_valid_tokens(client: AnyClient) -> bool:
-    """Whether there is a token that is valid now."""
+    """Return whether a token is valid now."""
     now = client.credentials.now()
     async for found in client.credentials.tokens():
         expires_at = found.body.get("expires_at")
@@ -213,8 +212,9 @@ async def _found(client: AnyClient, name: str) -> TokenRecord:
 
 
 def _formers(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the secrets from before rotations, newest first, each as {"sha256", "until"}. Earlier versions of Perdure
-    wrote no `earlier`, and read only `former`."""
+    """Return the secrets from before rotations, newest first. Each has the form {"sha256", "until"}. Earlier versions
+    of Perdure wrote no `earlier`, and read only `former`.
+    """
     former = body.get("former")
     return [] if former is None else [former, *body.get("earlier", ())]
 

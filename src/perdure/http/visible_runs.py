@@ -1,7 +1,8 @@
-"""The reach of a caller whose scopes are for some runs only: which runs, tasks and artifacts it may see and change.
+"""The reach of a caller whose scopes apply only to some runs: which runs, tasks and artifacts it may see and change.
 
-A run that is out of reach looks like one that does not exist. The guards `reads` and `operates` of perdure.http.access
-refuse a caller with a scope for some runs. So a route is open to this caller only if it has a guard of this module.
+For the caller, a run that is out of reach looks like a run that does not exist. The guards `reads` and `operates` of
+perdure.http.access refuse a caller whose scopes apply only to some runs. So this caller can use a route only if the
+route has a guard of this module.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Reach:
-    """The reach of a caller: which runs it may read and operate. The checks need no query for a caller whose scope is
-    for everything."""
+    """The reach of a caller: which runs it may read and operate. For a caller whose scope applies to everything, the
+    checks need no query.
+    """
 
     def __init__(self, client: AnyClient, caller: Caller) -> None:
         self._client = client
@@ -36,7 +38,7 @@ class Reach:
         self._grants = caller.grants
 
     def covers(self, level: Scope, workflow: str, tags: Mapping[str, str]) -> bool:
-        """Whether the caller has this level for a run of this workflow with these tags."""
+        """Return whether the caller has this level for a run of this workflow with these tags."""
         return self._grants.allows(level, workflow, tags)
 
     def check_some(self, level: Scope) -> None:
@@ -50,7 +52,9 @@ class Reach:
             raise self._refused(level, workflow)
 
     async def check_run(self, level: Scope, run_id: str) -> None:
-        """Raise RunNotFound if the caller may not see a run, and Refused if it may see the run but lacks this level."""
+        """Raise RunNotFound if the caller may not see a run. Raise Refused if it may see the run but does not have this
+        level.
+        """
         self.check_some(level)
         if self._grants.includes(level):
             return
@@ -60,13 +64,14 @@ class Reach:
         self.check(level, run.workflow, run.tags)
 
     async def check_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
-        """Raise Refused if the caller could no longer operate a run after the run gets these tags."""
+        """Raise Refused if the caller could no longer operate a run that has these tags."""
         if not self._grants.includes(Scope.OPERATE):
             self.check(Scope.OPERATE, (await self._found(run_id)).workflow, tags)
 
     async def check_task(self, level: Scope, task_id: str) -> None:
-        """Check a task, as `check_run` checks a run. A task is within reach if its run is. Raises TaskNotFound,
-        Refused."""
+        """Check a task in the same way as `check_run` checks a run. A task is within reach if its run is. Raises
+        TaskNotFound, Refused.
+        """
         self.check_some(level)
         if self._grants.includes(level):
             return
@@ -77,8 +82,9 @@ class Reach:
             raise TaskNotFound(unknown, task_id=task_id) from None
 
     async def check_artifact(self, level: Scope, artifact_id: str) -> None:
-        """Check an artifact, as `check_run` checks a run. An artifact is within reach if its run is. Raises
-        ArtifactNotFound, Refused."""
+        """Check an artifact in the same way as `check_run` checks a run. An artifact is within reach if its run is.
+        Raises ArtifactNotFound, Refused.
+        """
         self.check_some(level)
         if self._grants.includes(level):
             return
@@ -87,17 +93,19 @@ class Reach:
         except (RunNotFound, ArtifactNotFound):
             raise ArtifactNotFound(f"no artifact that was published has the id {artifact_id!r}") from None
 
-    # Ids and keys. A caller whose scope is for some runs may choose only ids and keys that are separate from all
-    # others. So it cannot find out by trying which ids and keys others have used, and cannot take them first.
+    # Ids and keys. A caller whose scopes apply only to some runs may choose only ids and keys that are separate from
+    # all others. So it cannot find out, by trying, which ids and keys others have used. It also cannot take them first.
 
     def key_scope(self, workflow: str, tags: Mapping[str, str]) -> str | None:
-        """Return the scope whose keys the caller uses for a run of this workflow with these tags, as text. Return None
-        if the caller's scope is for everything."""
+        """Return the text of the scope to which the caller's keys belong, for a run of this workflow with these tags.
+        Return None if the caller's scope applies to everything.
+        """
         return next(iter(self._key_scopes(workflow, tags)), None)
 
     async def key_scope_of(self, run_id: str) -> str | None:
-        """Return the scope whose keys the caller uses for an existing run, or None if the caller's scope is for
-        everything."""
+        """Return the text of the scope to which the caller's keys belong, for an existing run. Return None if the
+        caller's scope applies to everything.
+        """
         if self._grants.includes(Scope.OPERATE):
             return None
         run = await self._found(run_id)
@@ -118,8 +126,9 @@ class Reach:
         return sorted((_key_scope(part) for part in parts if part.covers(workflow, tags)), reverse=True)
 
     async def started(self, starting: Awaitable[str], run_id: str | None) -> RunView:
-        """Return the run that the caller starts. Raises as `start`, but the errors reveal nothing about runs and
-        workflows that are out of reach."""
+        """Wait for a start, and return the run that the caller has started. Raises the same errors as `start`, but they
+        reveal nothing about runs and workflows that are out of reach.
+        """
         if self._grants.includes(Scope.READ):
             return await self._found(await starting)
         try:
@@ -162,8 +171,9 @@ class Reach:
 
     @property
     def within(self) -> Within | None:
-        """Return which runs the caller may see, for queries of the store. Return None if the caller may see all
-        runs."""
+        """Return the runs that the caller may see, for queries of the store. Return None if the caller may see all
+        runs.
+        """
         if self._grants.includes(Scope.READ):
             return None
         parts = self._grants.parts(Scope.READ)
@@ -173,7 +183,7 @@ class Reach:
         )
 
     def knows(self, workflow: str) -> bool:
-        """Whether the caller may know that a workflow exists."""
+        """Return whether the caller may know that a workflow exists."""
         if self._grants.includes(Scope.READ):
             return True
         return any(part.workflow == workflow for part in self._grants.parts(Scope.READ))
@@ -185,7 +195,7 @@ class Reach:
 
 
 def _key_scope(part: Grant) -> str:
-    """Return a scope as text without slashes. No other scope has the same text."""
+    """Return a scope as a text without slashes. No other scope has the same text."""
     if part.workflow is not None:
         return f"workflow={quote(part.workflow, safe='')}"
     assert part.tag is not None
@@ -193,7 +203,7 @@ def _key_scope(part: Grant) -> str:
 
 
 def _narrowed(wanted: Wanted, part: Grant) -> Wanted | None:
-    """Return the part of a selection that one scope covers, or None if the scope covers no part."""
+    """Return the part of a selection that one scope covers. Return None if the scope covers no part."""
     if part.workflow is not None:
         return replace(wanted, workflow=part.workflow) if wanted.workflow in (None, part.workflow) else None
     assert part.tag is not None
@@ -239,12 +249,12 @@ async def reads_artifact(connection: Asking, _handler: BaseRouteHandler) -> None
 
 
 def reads_some(connection: Asking, _handler: BaseRouteHandler) -> None:
-    """Guard a handler that itself leaves out everything that is out of the caller's reach."""
+    """Guard a handler. The handler itself leaves out everything that is out of the caller's reach."""
     reach_of(connection).check_some(Scope.READ)
 
 
 def operates_some(connection: Asking, _handler: BaseRouteHandler) -> None:
-    """Guard a handler that itself checks whether the request is within the caller's reach."""
+    """Guard a handler. The handler itself checks whether the request is within the caller's reach."""
     reach_of(connection).check_some(Scope.OPERATE)
 
 

@@ -1,1 +1,3 @@
-"""The pure core: statuses, ops, decisions. No async, no I/O, no clock, no randomness; stdlib and msgspec only."""
+"""The pure core: statuses, ops and decisions. It has no async code, no I/O, no clock and no randomness. It uses only
+the standard library and msgspec.
+"""

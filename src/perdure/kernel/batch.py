@@ -1,4 +1,4 @@
-"""The writes of one commit. Rows of runs and waits have their final state; journal and audit rows are appended."""
+"""The writes of one commit. Rows of runs and waits have their final state. Journal and audit rows are new rows."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from perdure.kernel.tasks import TaskWrites
 class RunWrite(Struct, kw_only=True):
     """A run's row in its final state.
 
-    `expected_version` None inserts the row; otherwise the row must still have the expected owner, version and claim.
-    `outcome` None leaves output and failure unchanged.
+    If `expected_version` is None, the row is inserted. Otherwise the stored row must still have the expected owner,
+    version and claim. If `outcome` is None, the output and the failure stay unchanged.
 
-    `awake` is the row to write instead if the transaction finds something that this run is about to wait for. It is
-    None if the run is not about to wait. `dozing` is the number of the audit row that is left out in that case.
+    `awake` is for a run that is about to wait. If the transaction finds something that the run would wait for, this row
+    is written instead. `awake` is None if the run is not about to wait. `dozing` is the number of the audit row that is
+    left out if `awake` is written.
 
-    For a new run, `born` is the last number that the batch had given to a wait or an event when the run was created.
-    `is_brief` says whether all changes from the stored row to this one, and to `awake`, are brief (`is_brief_change`).
+    For a new run, `born` is the last number that the batch had given to a wait or an event before the run was created.
+    `is_brief` says whether the changes from the stored row to this row, and to `awake`, are brief (`is_brief_change`).
     """
 
     run: Run
@@ -43,8 +44,9 @@ class RunWrite(Struct, kw_only=True):
 
 
 def is_brief_change(before: Run, after: Run) -> bool:
-    """Return whether only status, numbers, owner, claim and times differ. This holds for most changes. A store can
-    write a brief change with a shorter statement."""
+    """Return whether only the status, numbers, the owner, the claim and times differ. This is so for most changes. A
+    store can write a brief change with a shorter statement.
+    """
     return (
         before.tags is after.tags
         and before.hold is after.hold
@@ -60,15 +62,15 @@ def is_brief_change(before: Run, after: Run) -> bool:
 
 
 class Batch(Struct, kw_only=True):
-    """One transaction of one engine. Its store applies, in this order: the fence and the batch number, runs, archive,
-    continued, journal, waits (cleared, dropped, put), events, audit, mail, published values, streams, artifacts,
-    tasks, cooperation, shared.
+    """One transaction of one engine. The store applies the parts in this order: the fence and the batch number, runs,
+    archive, continued, journal, waits (cleared, dropped, put), events, audit, mail, published values, streams,
+    artifacts, tasks, cooperation, shared.
 
-    A staged result is removed with the waits that are dropped at its position. All staged results of a run are removed
-    when its waits are cleared, and when it continues.
+    When the waits at a position are dropped, the staged result at this position is removed. When a run's waits are
+    cleared, or when the run continues, all its staged results are removed.
 
-    Waits on events and new events have numbers from 1 on, in the order of their ops; the store adds its own count.
-    `at` is the time of the batch: it decides which events have expired.
+    Waits for events and new events are numbered from 1 on, in the order of their ops. The store adds its own count to
+    these numbers. `at` is the time of the batch. It decides which events have expired.
     """
 
     engine_id: str
@@ -87,13 +89,14 @@ class Batch(Struct, kw_only=True):
     events_given: list[tuple[str, str, str, int]] = field(default_factory=list)  # run id, event id, position, option
     events_read: list[tuple[str, str]] = field(default_factory=list)  # run id, event id
     numbered: int = 0
-    pending_max: dict[str, int] = field(default_factory=dict)  # new broadcast -> how many of its name may be queued
+    # new broadcast -> how many events of its name may be queued
+    pending_max: dict[str, int] = field(default_factory=dict)
     spread: list[str] = field(default_factory=list)  # retained events that have not reached all waiting runs yet
     keys: dict[str, str] = field(default_factory=dict)  # key -> id of the event sent with it
-    dead: list[DeadLetter] = field(default_factory=list)  # events that their readers could not read
+    dead: list[DeadLetter] = field(default_factory=list)  # events that a run could not read
     dead_letters_gone: list[str] = field(default_factory=list)  # ids of dead letters to remove
     consumed: list[str] = field(default_factory=list)  # runs whose failure was handed to a waiting run
-    published: dict[tuple[str, str], PublishedValue] = field(default_factory=dict)  # run id, key -> the newest
+    published: dict[tuple[str, str], PublishedValue] = field(default_factory=dict)  # run id, key -> the newest value
     stream_items: list[StreamItem] = field(default_factory=list)
     artifacts: ArtifactWrites | None = None
     tasks: TaskWrites | None = None
@@ -101,11 +104,11 @@ class Batch(Struct, kw_only=True):
     cooperation: Cooperation | None = None  # messages and their message events
     audit: list[Audit] = field(default_factory=list)
     mail: list[Mail] = field(default_factory=list)
-    mail_done: dict[int, str] = field(default_factory=dict)  # mail id -> the answer, which goes to the mail's slot
+    mail_done: dict[int, str] = field(default_factory=dict)  # mail id -> the reply for the mail's slot
 
 
 class Won(Struct, frozen=True, kw_only=True):
-    """Found in the transaction: an event, or the end of the run `target`, has won this position of a run."""
+    """A winner that the transaction found: an event, or the end of the run `target`, has won this position of a run."""
 
     run_id: str
     position: str
@@ -115,22 +118,22 @@ class Won(Struct, frozen=True, kw_only=True):
 
 
 class Committed(Struct, kw_only=True):
-    """The results that only the transaction can know. `sent` has the runs that got each broadcast (empty: the broadcast
-    is queued). `awake` are runs that were not suspended after all. `spreading` are events that have not reached all
-    waiting runs yet.
+    """The results of a commit that only the transaction can know. `sent` has the runs that got each broadcast. If it is
+    empty for a broadcast, the broadcast is queued. `awake` are the runs that were not suspended after all. `spreading`
+    are events that have not reached all waiting runs yet.
 
-    `taken` are the runs that the batch claimed for its engine, as they are after the commit. Other transactions may
-    have matched events to them after the coordinator read them. `notified` are winners that another living engine owns:
-    the commit left mail for that engine.
+    `taken` are the runs that the batch has claimed for its engine, in their state after the commit. After the
+    coordinator read these runs, other transactions may have matched events to them. `notified` are winners that another
+    living engine owns. The commit has left mail for that engine.
 
-    `landed` says that the batch had been committed before. Then all other fields are empty, since this transaction did
-    nothing.
+    `landed` says that the batch was already committed before. In that case all other fields are empty, because this
+    transaction did nothing.
     """
 
     landed: bool = False
     won: list[Won] = field(default_factory=list)
     sent: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    refused: dict[str, int] = field(default_factory=dict)  # event id -> how many are pending
+    refused: dict[str, int] = field(default_factory=dict)  # event id -> how many events are pending
     awake: set[str] = field(default_factory=set)
     spreading: list[str] = field(default_factory=list)
     taken: list[tuple[str, tuple[Wait, ...], tuple[Event, ...]]] = field(default_factory=list)
@@ -138,16 +141,18 @@ class Committed(Struct, kw_only=True):
 
 
 def without_reads(batch: Batch) -> list[str]:
-    """Return the runs for which the store may forget which retained events they have read: all runs whose waits the
-    batch clears, except failed runs. A failed run may be retried, and must not read a retained event twice. For such a
-    run, the store forgets the reading when it removes the event."""
+    """Return the runs whose reads of retained events the store may forget. These are all runs whose waits the batch
+    clears, except failed runs. A failed run may be retried. It must not read a retained event twice. For a failed run,
+    the store forgets a read when it removes the event.
+    """
     failed = {run_id for run_id, write in batch.runs.items() if write.run.status is Status.FAILED}
     return [run_id for run_id in batch.waits_cleared if run_id not in failed]
 
 
 def taken_in(batch: Batch) -> list[str]:
-    """Return the runs that this engine claims in this batch and that are not new, including those that it also releases
-    in this batch."""
+    """Return the existing runs that this engine claims in this batch, including runs that it releases in the same
+    batch.
+    """
     return [
         run_id
         for run_id, write in batch.runs.items()
@@ -158,13 +163,16 @@ def taken_in(batch: Batch) -> list[str]:
 
 
 def winners_elsewhere(batch: Batch, committed: Committed) -> list[str]:
-    """Return the runs that have won something here and are not part of the batch. Their owners may not know it yet."""
+    """Return the runs that have won a wait in this transaction and are not part of the batch. Their owners may not know
+    that yet.
+    """
     return sorted({won.run_id for won in committed.won} - batch.runs.keys()) if committed.won else []
 
 
 def awakened(batch: Batch, awake: set[str]) -> tuple[dict[str, RunWrite], list[Audit]]:
-    """Return the batch's run rows and audit rows for the case that these runs are not suspended. The batch itself is
-    unchanged, since the coordinator may resend it."""
+    """Return the batch's run rows and audit rows for the case that these runs do not suspend. The batch itself stays
+    unchanged, because the coordinator may resend it.
+    """
     if not awake:
         return batch.runs, batch.audit
     runs = dict(batch.runs)
@@ -180,7 +188,8 @@ def awakened(batch: Batch, awake: set[str]) -> tuple[dict[str, RunWrite], list[A
 def outdated(batch: Batch, revisions: Mapping[str, int]) -> set[str]:
     """Return the runs of the batch that were decided on an outdated state, although their owner, version and claim are
     unchanged. This happens if another commit has changed a hold or a tag. `revisions` has the stored number of audit
-    rows of each run."""
+    rows for each run.
+    """
     first: dict[str, int] = {}
     for row in batch.audit:
         first.setdefault(row.run_id, row.seq)

@@ -1,4 +1,4 @@
-"""The rows of structured cooperation as they are stored: messages, message events, return values, handlers.
+"""The rows of structured cooperation in their stored form: messages, message events, return values, handlers.
 
 The model (models/cooperation) interprets them. Times are microseconds since the epoch. Payloads, contexts, failures and
 values are text that the codec has encoded. The kernel does not read them.
@@ -13,15 +13,17 @@ from msgspec import Struct, field
 
 from perdure.kernel.lineages import is_shortened, read_origin
 
-VERSION_SEPARATOR: Final = "\x1f"  # between an operation's topic and its version; no topic contains it
+VERSION_SEPARATOR: Final = "\x1f"  # separates an operation's topic and version; no topic contains it
 
 TOKEN_TAG: Final = "perdure.token:"  # noqa: S105 - the prefix of the tags of runs that have cancellation tokens
-APART_TAG: Final = "perdure.apart"  # marks a called run that ends only when its caller says so: see ops.Notify
+APART_TAG: Final = "perdure.apart"  # marks a called run that ends only if its caller says so: see ops.Notify
 _OWN_TAGS: Final = (TOKEN_TAG, APART_TAG)
 
 
 def stored_version(topic: str, version: str) -> str:
-    """Return the version to store for an operation's run: its topic, and the version of the code that began the run."""
+    """Return the version that is stored for an operation's run. It has the topic, and the version of the code that
+    began the run.
+    """
     return f"{topic}{VERSION_SEPARATOR}{version}" if version else topic
 
 
@@ -54,8 +56,9 @@ class MessageRow(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class MessageEventRow(Struct, frozen=True, kw_only=True, gc=False):
-    """One thing that happened to a message, or to the run that handles it. `scope` is the last id of its lineage, and
-    `seq` is the row's number in that scope. A row with a `key` exists once for each message and key."""
+    """One event in the life of a message, or of the run that handles it. `scope` is the last id of its lineage, and
+    `seq` is the row's number in that scope. A row with a `key` can exist only once for each message and key.
+    """
 
     scope: str
     seq: int
@@ -84,26 +87,28 @@ class ReturnValueRow(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class HandlerRow(Struct, frozen=True, kw_only=True, gc=False):
-    """An operation as a handler of a topic. The handler is expected from its registration until somebody retires it,
-    even while no engine has its code."""
+    """An operation as a handler of a topic. A registered handler is expected until somebody retires it, even if no
+    engine has its code.
+    """
 
     topic: str
     name: str
     registered_at: int | None = None
     retired_at: int | None = None
-    seen_at: int | None = None  # when it first took a message
+    seen_at: int | None = None  # when it first took a message of the topic
 
 
 class HandlerList(Struct, frozen=True, kw_only=True):
-    """All handlers, and a number that grows whenever one of them changes."""
+    """All handlers, and a number that grows each time a handler changes."""
 
     version: int = 0
     handlers: tuple[HandlerRow, ...] = ()
 
 
 class OperationRow(Struct, frozen=True, kw_only=True, gc=False):
-    """The part of a run's row that cooperation needs: an operation's run, or a run that an operation has called.
-    `origin` is its message and its lineage (see `origin_of`)."""
+    """The part of a run's row that cooperation needs. The run is an operation's run, or a run that an operation has
+    called. `origin` contains the run's message and its lineage (see `origin_of`).
+    """
 
     id: str
     parent_id: str | None
@@ -111,7 +116,7 @@ class OperationRow(Struct, frozen=True, kw_only=True, gc=False):
     status: str
     origin: str
     bond: str = ""
-    output: str | None = None  # the outcome of a called run, with `failure`
+    output: str | None = None  # the outcome of a called run, together with `failure`
     failure: str | None = None
 
     @property
@@ -120,7 +125,7 @@ class OperationRow(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ScopeRows(Struct, frozen=True, kw_only=True):
-    """Rows of one or several hierarchies, or of parts of them, without duplicates."""
+    """Rows of one or several hierarchies, or of parts of hierarchies, without duplicates."""
 
     runs: tuple[OperationRow, ...] = ()
     messages: tuple[MessageRow, ...] = ()
@@ -129,9 +134,10 @@ class ScopeRows(Struct, frozen=True, kw_only=True):
 
 
 class Cooperation(Struct, kw_only=True, gc=False):
-    """The cooperation rows that a batch adds. Unless `registry_version` is None, the handler registry must still have
-    this version, because the emitter took its expected handlers from that version. `seen` are handlers that take a
-    message of a topic for the first time."""
+    """The rows of cooperation that a batch adds. If `registry_version` is set, the handler registry must still have
+    this version. The emitter read its expected handlers from that version. `seen` are handlers that take a message of a
+    topic for the first time.
+    """
 
     messages: list[MessageRow] = field(default_factory=list)
     events: list[MessageEventRow] = field(default_factory=list)
@@ -163,17 +169,19 @@ class Cooperation(Struct, kw_only=True, gc=False):
         return size
 
 
-# Every row has its lineage. If each row had all ids, the size of a hierarchy would grow with the square of its depth.
-# So a long lineage keeps only its root, the number of ids left out, and its end. To find the ids in between, follow the
-# runs' parents.
+# Every row has a lineage. If each row had all ids of its lineage, the size of a hierarchy would grow with the square of
+# its depth. So a long lineage has only its root, the number of ids that are left out, and its last ids. To find the ids
+# between them, follow the parents of the runs.
 
 
 def asked_from_above(runs: Iterable[OperationRow], events: Iterable[MessageEventRow]) -> tuple[set[str], list[str]]:
-    """Return the ids whose cancellations and rollbacks count for these runs, and the runs whose lineage is shortened.
+    """Return the ids whose cancellations and rollbacks affect these runs. Also return the runs whose lineage is
+    shortened.
 
-    The set has the ids in the runs' lineages. The list has the runs with more ancestors than their lineages show.
-    `events` are the runs' own events. A run that has committed or rolls back adds nothing to the set or the list, since
-    only its own parent can ask it to give up."""
+    The set has the ids in the lineages of the runs. The list has the runs that have more ancestors than their lineages
+    show. `events` are the runs' own events. A run that has committed or rolls back adds nothing, because only its own
+    parent can ask it to give up.
+    """
     settled = {event.scope for event in events if event.type in ("COMMITTED", "ROLLING_BACK")}
     near: set[str] = set()
     far: list[str] = []

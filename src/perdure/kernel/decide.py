@@ -1,7 +1,9 @@
-"""The rules: `decide(run, op, me) -> Decision`. Pure. The coordinator commits the whole decision, or nothing of it.
+"""The rules: `decide(run, op, me) -> Decision`. They are pure. The coordinator commits the whole decision or nothing of
+it.
 
-An op that is misuse raises. An op that has become pointless (a late result, a second cancel) changes nothing, and its
-reply says so. Each kind of op has one rule, in a module of `rules/` that is named after what the op changes.
+If the op is misuse, the rule raises. An op that has become pointless, such as a late result or a second cancel, changes
+nothing. Its reply says so. Each kind of op has one rule. The rules are in modules of `rules/`, which are named after
+what the op changes.
 """
 
 from __future__ import annotations
@@ -33,8 +35,9 @@ from perdure.kernel.runs import Run
 
 
 def decide(run: Run | None, op: ops.Op, me: str, inputs: DecisionInput = NO_INPUT) -> Decision:
-    """Return the decision about `op` for `run` (None: the run does not exist), made by engine `me`. Raises the
-    PerdureError that refuses the op."""
+    """Return the decision of engine `me` about `op` for `run`. `run` is None if the run does not exist. Raises a
+    PerdureError if the op is refused.
+    """
     return RULES[type(op)](run, op, me, inputs)
 
 

@@ -1,4 +1,6 @@
-"""The decision that a rule returns, and the changes that rules share: a new status, a note, each with an audit row."""
+"""The decision that a rule returns, and the changes that rules share: a new status or a note, each with an audit
+row.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,15 @@ Stored = tuple[tuple[Wait, ...], tuple[Event, ...]]
 
 
 class DecisionInput(Struct, frozen=True, gc=False):
-    """The inputs of a rule beside the run and the op. `mailbox` is the run's mailbox. `has_code` says whether this
-    engine has the run's workflow. `children` is set if the run is to be ended from outside: its unfinished children
-    that are not detached.
+    """The inputs of a rule, in addition to the run and the op. `mailbox` is the run's mailbox. `has_code` says whether
+    this engine has the run's workflow. `children` is set if the run is to be ended from outside. It has the run's
+    unfinished children that are not detached.
 
-    `stored` has the run's waits and events as they are stored. It is set if the mailbox may lack some of them. `task`
-    is the task to be answered or released. `readiness` counts the notices of an operation's run, and has the children
-    that it waits for. `record` and `token` are the newest versions of the record or token that an op adds a version to.
-    `handlers` are the handlers (topic, name) that are not retired."""
+    `stored` has the stored waits and events of the run. It is set if the mailbox may lack some of them. `task` is the
+    task to be answered or released. `readiness` has the counts of the notices to an operation's run, and the children
+    that the run waits for. `record` and `token` are the newest versions of the record or the token to which an op adds
+    a version. `handlers` are the handlers (topic, name) that are not retired.
+    """
 
     mailbox: Mailbox = EMPTY
     has_code: bool = True
@@ -54,13 +57,13 @@ NO_INPUT = DecisionInput()
 
 
 class Decision(Struct, frozen=True, kw_only=True, gc=False):
-    """A rule's decision about an op. `run` is the run's new state (None: unchanged). `row` says that its row must be
-    written, `guard` that its row must not have changed. `awake` is the state to write instead if the transaction finds
-    what the run waits for.
+    """A rule's decision about an op. `run` is the run's new state, or None if it is unchanged. `row` says that the
+    run's row must be written. `guard` says that the stored row must not have changed. `awake` is written instead if the
+    transaction finds something that the run would wait for.
 
-    `mailbox` and `readiness` are the run's new mailbox and readiness (None: unchanged). The engine keeps `readiness` if
-    it owns the run. `follow_ups` are ops that are decided after this one, in the same commit. `mail` are ops that the
-    commit leaves as mail.
+    `mailbox` and `readiness` are the run's new mailbox and readiness, or None if they are unchanged. The engine keeps
+    `readiness` if it owns the run. `follow_ups` are ops that are decided after this op, in the same commit. `mail` are
+    ops that the commit leaves as mail.
     """
 
     run: Run | None = None
@@ -87,14 +90,14 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     shared: SharedWrites | None = None
     cooperation: Cooperation | None = None
     archive_from: int | None = None
-    continued: bool = False  # the run's history is cleared, and the events that were sent to it are kept
+    continued: bool = False  # the run's history is cleared; events that were sent to it are kept
     audit: tuple[Audit, ...] = ()
     effects: tuple[Effect, ...] = ()
     follow_ups: tuple[ops.Op, ...] = ()
     mail: tuple[ops.Op, ...] = ()
     spread: str | None = None
     dead_letter: str | None = None  # the id of a dead letter to remove
-    is_forced: bool = False  # commit the batch even if it is empty
+    is_forced: bool = False  # whether the batch is committed even if it is empty
     reply: Any = None
 
 
@@ -104,7 +107,7 @@ NOTHING = Decision(reply=False)
 def move(
     run: Run, became: Status, op: ops.Op, cause: str, details: str = "", **changes: Any
 ) -> tuple[Run, tuple[Audit, ...]]:
-    """Return the run with another status, and the audit row. Raises InvalidTransition."""
+    """Return the run with another status, and an audit row. Raises InvalidTransition."""
     check_transition(run.id, run.status, became)
     if became is Status.RUNNING and run.started_at is None:
         changes["started_at"] = op.at
@@ -117,8 +120,9 @@ def move(
 def note(
     run: Run, op: ops.Op, became: str, cause: str, details: str = "", bump: bool = False, **changes: Any
 ) -> tuple[Run, tuple[Audit, ...]]:
-    """Return the run with a change of something other than its status (a hold, tags, the deadline), and the audit
-    row."""
+    """Return the run with a changed hold, changed tags or a changed deadline, and an audit row. The status stays the
+    same.
+    """
     noted = replace(run, version=run.version + bump, revision=run.revision + 1, updated_at=op.at, **changes)
     return noted, (audit(noted, run.status, became, op, cause, details),)
 
@@ -151,7 +155,9 @@ def mine_or_free(run: Run | None, op: ops.Op, me: str) -> Run:
 
 
 def check_version(run: Run, expected: int | None) -> None:
-    """Raise ConcurrentModification unless the run is at the version that the caller expects (None: any)."""
+    """Raise ConcurrentModification unless the run is at the version that the caller expects. None accepts any
+    version.
+    """
     if expected is not None and run.version != expected:
         raise ConcurrentModification(
             f"run {run.id!r} is at version {run.version}, not {expected}: somebody changed it; read it again and retry",

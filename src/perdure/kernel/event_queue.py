@@ -1,8 +1,8 @@
-"""The queue of a run's unread events of one name, in the order of sending. Pure.
+"""The queue of a run's unread events of one name, in the order of sending. This module is pure.
 
-A run's state before a batch is kept until the batch is committed, so nothing here is changed in place. Events are in
-blocks: adding or taking an event copies its block and the list of blocks, and not all events, which may be fifty
-thousand. The first search by some fields builds an index by these fields.
+The state of a run before a batch is kept until the batch is committed. So nothing here is changed in place. Events are
+kept in blocks. Adding or taking an event copies only its block and the list of blocks. There may be fifty thousand
+events. The first search by certain fields builds an index for these fields.
 """
 
 from __future__ import annotations
@@ -21,21 +21,23 @@ from perdure.kernel.persistent_maps import Line, Pages
 BLOCK_MAX: Final = 256
 _NEVER: Final = 2**63
 
-Placed = tuple[int, Event]  # with its place in the order of sending, among all events of the run
-Shape = tuple[str, ...]  # the names of the fields that a wait chooses by
-Index = Pages[tuple[str, ...], Line[int, Event]]  # values of the fields -> the events that have them, by their places
+Placed = tuple[int, Event]  # an event, and its place in the order in which all events of the run were sent
+Shape = tuple[str, ...]  # the names of the fields by which a wait filters
+# the values of the fields -> the events with these values, by their places
+Index = Pages[tuple[str, ...], Line[int, Event]]
 
 
 class Block(Struct, frozen=True, gc=False):
-    """Consecutive events, and the earliest time at which one of them expires."""
+    """Consecutive events, and the time at which the first of them expires."""
 
     events: tuple[Placed, ...]
     expires_at: int
 
 
 class Unread(Struct, frozen=True, gc=False):
-    """All unread events of one name: at least one event. `expires_at` is never later than the time at which the first
-    of them expires. `indexes` has the indexes that were needed so far, each with all events that have its fields."""
+    """All unread events of one name. There is at least one event. `expires_at` is the time at which the first of them
+    expires, or earlier. `indexes` has the indexes that were needed so far. Each has all events that have its fields.
+    """
 
     blocks: tuple[Block, ...]
     count: int
@@ -53,7 +55,7 @@ def of(events: list[Placed]) -> Unread | None:
 
 
 def added(unread: Unread | None, place: int, event: Event) -> Unread:
-    """Return the queue with one more event, which was sent last."""
+    """Return the queue with one more event that was sent last."""
     one: tuple[Placed, ...] = ((place, event),)
     expires_at = event.expires_at
     if unread is None:
@@ -86,7 +88,8 @@ def first(unread: Unread, where: tuple[tuple[str, str], ...], now: int) -> Place
         index = unread.indexes.get(shape)
         if index is None:
             index = _indexed(unread, shape)
-            # An index adds no information, so changing this frozen value in place changes nothing for its holders.
+            # An index adds no information. So changing this frozen value in place makes no difference to code that has
+            # it.
             force_setattr(unread, "indexes", {**unread.indexes, shape: index})
         some = index.get(tuple(value for _, value in where), ())
     return next((placed for placed in some if placed[1].expires_at > now), None)
@@ -132,8 +135,9 @@ def _less(indexes: dict[Shape, Index], gone: Iterable[Placed]) -> dict[Shape, In
 
 
 def without(unread: Unread, place: int) -> Unread | None:
-    """Return the queue without the event at this place, or None if no event is left. `expires_at` may then be too
-    early, but is never too late."""
+    """Return the queue without the event at this place. Return None if no event is left. After that, `expires_at` may
+    be too early, but it is never too late.
+    """
     index = bisect_left(unread.blocks, place, key=_last_place)
     if index == len(unread.blocks):
         return unread
@@ -150,10 +154,11 @@ def without(unread: Unread, place: int) -> Unread | None:
 
 
 def without_ids(unread: Unread, ids: set[str]) -> Unread | None:
-    """Return the queue without the events that have one of these ids. Ids that are found are removed from `ids`.
+    """Return the queue without the events with these ids. Each id that is found is removed from `ids`.
 
-    The search begins with the earliest event, since the events that a run reads were mostly sent first. It ends when
-    all ids are found."""
+    The search begins with the earliest event, because the events that a run reads were mostly sent first. It ends when
+    all ids are found.
+    """
     blocks: list[Block] = []
     gone: list[Placed] = []
     for index, block in enumerate(unread.blocks):

@@ -1,4 +1,4 @@
-"""Exceptions as values: the stored form of the exception of a failed step or run."""
+"""Exceptions as values: the stored form of the exception with which a step or a run failed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Attempt(Struct, frozen=True, omit_defaults=True):
 class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An exception as data. `type` is `module:qualname`. `args` is None if the exception's arguments have no JSON form.
     `state` has the attributes that have a JSON form. `native` has the built-in fields of Python's own exceptions
-    (errno, filename). `partial` says that something could not be stored. `members` are the exceptions of an exception
+    (errno, filename). `partial` says that some part could not be stored. `members` are the exceptions of an exception
     group.
 
-    `entry` is the completion number of the journal entry that failed, so that a retry knows where to go on. `where`
-    tells people in which branch of a graph the exception was raised.
+    `entry` is the completion number of the journal entry that failed. A retry goes on from there. `where` is a text for
+    people. It says in which branch of a graph the exception was raised.
     """
 
     type: str

@@ -1,6 +1,6 @@
-"""Mail between engines: ops for runs that another engine owns, and the answers, as JSON.
+"""Mail between engines. It has ops for runs that another engine owns, and the replies, as JSON.
 
-An answer has the reply that the owner would have returned to a caller of its own, or an error, which the sender raises.
+A reply has the value that the owner would return to a caller of its own, or an error that the sender raises.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _ops() -> msgspec.json.Decoder[_Deliverable]:
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A reply with the name of its type, or an error with the name of its class, its message and its attributes."""
+    """A reply with the name of its type. For an error, it has the name of the class, the message and the attributes."""
 
     reply: msgspec.Raw = msgspec.Raw(b"null")
     type: str = ""
@@ -55,18 +55,21 @@ _decode_answer = msgspec.json.Decoder(Answer).decode
 
 
 def mail_of(op: ops.Op, sender: str, slot: str = "") -> Mail:
-    """Return mail with an op for the engine that owns the run when the mail is read. With a `slot`, the answer goes
-    there."""
+    """Return mail with an op. It is for the engine that owns the run when the mail is read. With a `slot`, the reply
+    goes into this slot.
+    """
     return Mail(run_id=op.run_id, sender=sender, slot=slot, op=msgspec.json.encode(op).decode(), at=op.at)
 
 
 def wake_mail(run_id: str, sender: str, at: int) -> Mail:
-    """Return mail that makes a run's owner read the store: another transaction has matched something to the run."""
+    """Return mail that makes the owner of a run read the store, because another transaction has matched something to
+    the run.
+    """
     return mail_of(ops.Wake(run_id=run_id, at=at), sender)
 
 
 def request(mail: Mail) -> ops.Op:
-    """Return the op of a mail. Raises EngineBug if this version of Perdure cannot read the op."""
+    """Return the op of a mail. Raises EngineBug if this version of Perdure does not know the op."""
     try:
         op: ops.Op = _ops().decode(mail.op)
         return op
@@ -85,7 +88,7 @@ def answer(reply: Any) -> str:
 
 
 def reply_of(text: str) -> Any:
-    """Return the reply of an answer, or raise its error."""
+    """Return the reply in an answer. If the answer has an error, raise it."""
     found = _decode_answer(text)
     if not found.error:
         return msgspec.json.decode(found.reply, type=_REPLIES.get(found.type, Any))

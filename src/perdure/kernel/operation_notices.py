@@ -1,12 +1,12 @@
-"""Counts of the notices to an operation's run.
+"""Counts of the notices that an operation's run has got.
 
 They decide whether the run may suspend or end, and whether a notice wakes it.
 
-Which children a run waits for is decided in models/cooperation/readiness.py.
+models/cooperation/readiness.py decides which children a run waits for.
 
-The owner keeps this value in memory, beside the run, and ops change it. It is not stored. Every notice is about stored
-rows, and an engine that claims a run reads all its rows before the run writes anything. So each claim begins with an
-empty value.
+The run's owner keeps this value in memory, together with the run. Ops change it. The value is not stored. Every notice
+is about stored rows. An engine that claims a run reads all its rows before the run writes anything. So each claim
+begins with an empty value.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from typing import Final
 
 from msgspec import Struct
 
-# The kinds of notices: see ops.Notify.
+# The kinds of notices. See ops.Notify.
 NEWS: Final = "news"  # a child has something to report
-ASK: Final = "ask"  # the run, or a run above it, is to give up
-UNDO: Final = "undo"  # the run is to be undone
-JOIN: Final = "join"  # a handler may handle what the run waits for
+ASK: Final = "ask"  # the run, or a run above it, must give up
+UNDO: Final = "undo"  # the run must be undone
+JOIN: Final = "join"  # a new handler may handle a message that the run waits for
 STOP: Final = "stop"  # the operation that called the run gives up
-FENCE: Final = "fence"  # nothing to report: the answer shows that the run's owner has decided all earlier ops
+FENCE: Final = "fence"  # nothing to report; the reply shows that the run's owner has decided all earlier ops
 
 
 class Awaited(Struct, frozen=True, gc=False):
-    """A set of children. Removing a child is cheap, since a run may remove ten thousand children one by one: `left` has
-    a bit for each child that is left, at the child's place."""
+    """A set of children. Removing a child is cheap, because a run may remove ten thousand children one by one. `left`
+    has a bit for each child that is still in the set.
+    """
 
     places: Mapping[str, int]
     left: int
@@ -38,7 +39,7 @@ class Awaited(Struct, frozen=True, gc=False):
         return Awaited(places, (1 << len(places)) - 1) if places else NOBODY
 
     def without(self, child: str) -> Awaited:
-        """Return the set without a child. A child that is not in it, or was removed before, changes nothing."""
+        """Return the set without a child. If the child is not in the set, nothing changes."""
         place = self.places.get(child)
         if place is None or not self.left >> place & 1:
             return self
@@ -51,9 +52,10 @@ NOBODY: Final = Awaited({}, 0)
 class Readiness(Struct, frozen=True, gc=False):
     """The notices that an operation's run got under this `claim`, and the children that it waits for.
 
-    `notified` counts the notices. `asked_at` is the number of the last notice that asked the run to give up, and
-    `undone_at` is the number of the last notice that asked for its rollback (0: no notice did). `awaited` are the
-    children whose end a suspended run needs before it can go on. If there are none, every notice wakes the run.
+    `notified` counts the notices. `asked_at` is the number of the last notice that asked the run to give up.
+    `undone_at` is the number of the last notice that asked for its rollback. They are 0 if there was no such notice.
+    `awaited` are the children that must end before a suspended run can go on. If `awaited` is empty, every notice wakes
+    the run.
     """
 
     claim: int = 0
@@ -63,7 +65,7 @@ class Readiness(Struct, frozen=True, gc=False):
     awaited: Awaited = NOBODY
 
     def since(self, claim: int) -> Readiness:
-        """Return this readiness, or an empty one if it belongs to another claim."""
+        """Return this readiness. If it belongs to another claim, return an empty readiness."""
         return self if self.claim == claim else Readiness(claim)
 
     def after(self, kind: str, child: str) -> Readiness:
@@ -75,12 +77,13 @@ class Readiness(Struct, frozen=True, gc=False):
         return Readiness(self.claim, notified, asked_at, undone_at, awaited)
 
     def is_woken_by(self, kind: str, child: str) -> bool:
-        """Return whether a suspended run goes on after a notice that is counted here already."""
+        """Return whether a suspended run goes on after this notice. The notice must already be counted here."""
         return kind != NEWS or not child or not self.awaited.left
 
     def awaiting(self, children: Iterable[str]) -> Readiness:
-        """Return the readiness of a run that suspends until these children have ended. Without children, it is the
-        readiness of a run that goes on, or that every notice wakes."""
+        """Return the readiness of a run that suspends until these children have ended. Without children, return the
+        readiness of a run that goes on, or of a run that every notice wakes.
+        """
         return Readiness(self.claim, self.notified, self.asked_at, self.undone_at, Awaited.of(children))
 
 

@@ -1,4 +1,4 @@
-"""Ops: requested state changes, as data. Each op brings its time and its ids. The rules are in decide.py."""
+"""Ops: requested changes of state, as data. Each op contains its time and its ids. The rules are in decide.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perdure.kernel.tasks import Task
 
 
 class Op(Struct, frozen=True, kw_only=True, tag=True, gc=False):
-    """A request to change one run. `actor` is who asked, for the audit trail."""
+    """A request to change one run. `actor` is the person or program that made the request, for the audit trail."""
 
     run_id: str
     at: int
@@ -26,27 +26,28 @@ class Op(Struct, frozen=True, kw_only=True, tag=True, gc=False):
 
     @property
     def payload_bytes(self) -> int:
-        """How much this op adds to a batch beyond its rows' fixed parts."""
+        """The number of bytes that this op adds to a batch beyond the fixed parts of its rows."""
         return 0
 
 
 class Start(Op, frozen=True, kw_only=True, gc=False):
-    """Create a run. With `admit`, this engine starts it at once; otherwise the run is `created` until an engine claims
-    it.
+    """Create a run. With `admit`, this engine starts the run at once. Otherwise the run is `created` until an engine
+    claims it.
 
-    `fresh` says that the id was just made, so the store is not asked whether it is in use. The coordinator sets
-    `admitted_at`, the time at which the workflow's own time begins: the op may have waited in the inbox since `at`.
+    `fresh` says that the id is new, so the store is not asked whether the id is in use. The coordinator sets
+    `admitted_at`, at which the workflow's own time begins. It may be later than `at`, because the op may have waited in
+    the inbox.
     """
 
     workflow: str
     workflow_version: str = ""
-    model: str = "function"  # "": not known
+    model: str = "function"  # "" if it is not known
     input: str
     tags: Mapping[str, str] = field(default_factory=dict)
     deadline: int | None = None
     parent_id: str | None = None
     bond: str = ""
-    origin: str = ""  # for an operation's run: its message and its lineage
+    origin: str = ""  # the message and the lineage of an operation's run
     fresh: bool = False
     admit: bool = True
     admitted_at: int | None = None
@@ -57,10 +58,10 @@ class Start(Op, frozen=True, kw_only=True, gc=False):
 
 
 class End(Struct, frozen=True, kw_only=True, gc=False):
-    """How a run's code ended: `succeeded` with an output or `failed` with a failure.
+    """The end of a run's code: `succeeded` with an output, or `failed` with a failure.
 
-    If the run has never waited for something durable (`has_waited` is False), it has no waits to clear. If it has
-    staged no artifacts (`has_staged` is False), it has no artifacts to publish.
+    If `has_waited` is False, the run has never waited durably, so it has no waits to clear. If `has_staged` is False,
+    the run has staged no artifacts, so there is nothing to publish.
     """
 
     status: Status
@@ -70,8 +71,9 @@ class End(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Continuation(Struct, frozen=True, kw_only=True, gc=False):
-    """The call that a run continues as: the same run, with another input and perhaps another workflow, and no history.
-    `origin` names the call that the run was started as (see continuation_counts.py)."""
+    """The call as which a run continues. The run keeps its id, and gets another input and perhaps another workflow. Its
+    history is dropped. `origin` names the call with which the run was started (see continuation_counts.py).
+    """
 
     workflow: str
     workflow_version: str
@@ -80,15 +82,16 @@ class Continuation(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Advance(Op, frozen=True, kw_only=True, gc=False):
-    """Store the progress of a live run: its new entries, its opened and closed waits, and perhaps its end. The op is
-    dropped if the run's claim is no longer `claim`.
+    """Store the progress of a live run: its new entries, the waits that it opened and closed, and perhaps its end. The
+    op is dropped if the run no longer has this `claim`.
 
-    - `idle`: nothing of the run is executing now. The run has only durable waits
-    - `events_read`: the ids of events that the run was handed; `rejected` are the events that it could not read
-    - `read_ahead`: the ids of events that the run has read without waiting, since they had been sent to it before
+    - `idle`: nothing of the run is executing now. The run has only durable waits.
+    - `events_read`: the ids of the events that were handed to the run; `rejected` are events that the run could not
+      read
+    - `read_ahead`: the ids of events that the run has read without waiting, because they were sent to it before
     - `consumed`: the runs whose failures were handed to this run
     - `starts`: the run's new children; `cancels` are the children that it no longer waits for
-    - `undo`: how many compensations the run has registered
+    - `undo`: the number of compensations that the run has registered
     - `published` and `stream_items`: the values that the run's code has published, and the items that it has appended
       to streams
     - `artifacts` and `tasks`: the artifacts that the run stages, and the tasks that it opens
@@ -106,7 +109,7 @@ class Advance(Op, frozen=True, kw_only=True, gc=False):
     starts: tuple[Start, ...] = ()
     cancels: tuple[str, ...] = ()
     undo: int = 0
-    plain: bool = False  # the op has entries and nothing else
+    plain: bool = False  # the op has only entries
     published: tuple[PublishedValue, ...] = ()
     stream_items: tuple[StreamItem, ...] = ()
     artifacts: ArtifactWrites | None = None
@@ -140,8 +143,9 @@ class Advance(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Append(Op, frozen=True, kw_only=True, gc=False):
-    """Append items to the streams of a run, from a running step. The op is dropped if the run's claim is no longer
-    `claim`."""
+    """Append items to the streams of a run, from a running step. The op is dropped if the run no longer has this
+    `claim`.
+    """
 
     claim: int
     stream_items: tuple[StreamItem, ...]
@@ -153,7 +157,8 @@ class Append(Op, frozen=True, kw_only=True, gc=False):
 
 class Deposit(Op, frozen=True, kw_only=True, gc=False):
     """Store parts of an artifact from a running step, or remove the parts of the artifacts in `gone`. The op is dropped
-    if the run's claim is no longer `claim`."""
+    if the run no longer has this `claim`.
+    """
 
     claim: int
     chunks: tuple[Chunk, ...] = ()
@@ -165,8 +170,9 @@ class Deposit(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Answer(Op, frozen=True, kw_only=True, gc=False):
-    """Answer a task of the run, with an event that only the task's wait accepts. If `worker` is set, this worker must
-    have the task."""
+    """Answer a task of the run. The answer is an event that only the task's wait accepts. If `worker` is set, this
+    worker must have the task.
+    """
 
     task_id: str
     event: Event
@@ -178,11 +184,11 @@ class Answer(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Send(Op, frozen=True, kw_only=True, gc=False):
-    """Send an event: to the run `run_id`, or, if that is empty, to the runs that wait for the event's name.
+    """Send an event to the run `run_id`. If `run_id` is empty, send it to the runs that wait for the event's name.
 
-    With `strict`, the event is never queued: the op is refused instead. At most `pending_max` events of one name are in
-    one queue. The coordinator sets `known` to the id of the event that was sent with the same key before.
-    `dead_letter`, stored as `letter`, is the dead letter that this event replays.
+    With `strict`, the event is never queued. The op is refused instead. At most `pending_max` events of one name may be
+    in one queue. If an event was sent with the same key before, the coordinator sets `known` to the id of that event.
+    `dead_letter` is the dead letter that this event replays. It is stored as `letter`.
     """
 
     event: Event
@@ -197,19 +203,19 @@ class Send(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Spread(Op, frozen=True, kw_only=True, gc=False):
-    """Give a retained event to more of the runs that wait for it. It concerns no single run."""
+    """Give a retained event to more of the runs that wait for it. This op is about no single run."""
 
     event_id: str
 
 
 class Forget(Op, frozen=True, kw_only=True, gc=False):
-    """Remove a dead letter. It concerns no run."""
+    """Remove a dead letter. This op is about no run."""
 
     dead_letter: str = field(name="letter")  # stored as `letter`
 
 
 class PutRecord(Op, frozen=True, kw_only=True, gc=False):
-    """Add a version of a record, unless its newest version has the same content. It concerns no run."""
+    """Add a version of a record, unless its newest version has the same content. This op is about no run."""
 
     record: Record
 
@@ -219,38 +225,41 @@ class PutRecord(Op, frozen=True, kw_only=True, gc=False):
 
 
 class PutToken(Op, frozen=True, kw_only=True, gc=False):
-    """Add a version of a token, if it is the next version. It concerns no run."""
+    """Add a version of a token, if it is the next version. This op is about no run."""
 
     token: StoredToken
 
 
 class PutSession(Op, frozen=True, kw_only=True, gc=False):
-    """Add a session, unless there is one with its id. It concerns no run."""
+    """Add a session, unless a session with its id exists. This op is about no run."""
 
     session: StoredSession
 
 
 class EndSession(Op, frozen=True, kw_only=True, gc=False):
-    """Remove a session. It concerns no run."""
+    """Remove a session. This op is about no run."""
 
     id: str
 
 
 class RegisterHandlers(Op, frozen=True, kw_only=True, gc=False):
-    """Expect these operations (topic, name) to handle messages from now on. It concerns no run."""
+    """Register these operations (topic, name) as handlers. From now on they are expected to handle messages. This op is
+    about no run.
+    """
 
     handlers: tuple[tuple[str, str], ...]
 
 
 class RetireHandlers(Op, frozen=True, kw_only=True, gc=False):
-    """Take handlers (topic, name) out of the registry. It concerns no run."""
+    """Remove handlers (topic, name) from the registry. This op is about no run."""
 
     handlers: tuple[tuple[str, str], ...]
 
 
 class ReleaseTask(Op, frozen=True, kw_only=True, gc=False):
-    """Give back a task that a worker has: the task is open at once. With an `error`, the worker failed. It concerns no
-    run: the run that waits for the task goes on waiting."""
+    """Give back a task that a worker has. The task is open again at once. An `error` says that the worker failed. This
+    op is about no run: the run that waits for the task keeps waiting.
+    """
 
     task_id: str
     worker: str
@@ -258,7 +267,7 @@ class ReleaseTask(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Due(Op, frozen=True, kw_only=True, gc=False):
-    """Let a due timer win the wait that it is an option of, unless another option has won already."""
+    """Let a due timer win its wait, unless another option has already won the wait."""
 
     claim: int
     position: str
@@ -266,11 +275,12 @@ class Due(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Wake(Op, frozen=True, kw_only=True, gc=False):
-    """Go on with a waiting run that no engine owns, if this engine has its workflow. For a run that this engine owns,
-    read the events and ends that other transactions have matched to it from the store.
+    """Go on with a waiting run without an owner, if this engine has its workflow. If this engine owns the run, read the
+    events and the ends of runs that other transactions have matched to it.
 
-    `then` is the run's next advance, if its code has run already. The advance has the claim that the run gets with this
-    op. It is decided together with the wake-up, and committed with it or not at all."""
+    If the run's code has already run, `then` is the run's next advance. The advance has the claim that this op gives
+    the run. The advance is decided together with the wake-up. Both are committed together, or neither is.
+    """
 
     then: Advance | None = None
 
@@ -280,8 +290,9 @@ class Wake(Op, frozen=True, kw_only=True, gc=False):
 
 
 class CheckFence(Op, frozen=True, kw_only=True, gc=False):
-    """Commit even if there is nothing to write, to find out whether this engine may still write. If `error` is set, the
-    reply is an EngineBug with this text."""
+    """Commit even if there is nothing to write. The commit shows whether this engine may still write. If `error` is
+    set, the reply is an EngineBug with this text.
+    """
 
     error: str = ""
 
@@ -290,7 +301,7 @@ class Take(Op, frozen=True, kw_only=True, gc=False):
     """Go on with a run that this engine has just claimed. `orphaned` says that its last owner died while it owned the
     run.
 
-    The run is held as poison if it was orphaned more than `recoveries_max` times in a row without progress.
+    If the run was orphaned more than `recoveries_max` times in a row without progress, it is held as poison.
     """
 
     claim: int
@@ -299,9 +310,9 @@ class Take(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Count(Op, frozen=True, kw_only=True, gc=False):
-    """Correct the number of recoveries in a row of a run of this engine. The number is lowered by 1 while the run only
-    waits, so that the death of its process is not counted against it. It is raised by 1 before the run executes
-    something again. See models/common/crash_blame.py.
+    """Correct the number of recoveries in a row, for a run of this engine. The number is lowered by 1 while the run
+    only waits. So if the process dies, this does not count for the run. The number is raised by 1 before the run
+    executes again. See models/common/crash_blame.py.
     """
 
     claim: int
@@ -309,8 +320,9 @@ class Count(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Release(Op, frozen=True, kw_only=True, gc=False):
-    """Give up ownership of a waiting run, so that any engine may claim it when it can go on. Nothing happens if the run
-    can go on now."""
+    """Give up ownership of a waiting run, so that any engine may claim the run when it can go on. If the run can go on
+    now, nothing happens.
+    """
 
     claim: int
 
@@ -321,20 +333,22 @@ class Cancel(Op, frozen=True, kw_only=True, gc=False):
     reason: str = ""
     failure: str
     expected_version: int | None = None
-    is_late: bool = False  # Its parent's deadline has passed: the run fails like its parent, and is retried with it.
+    # whether its parent's deadline has passed; then the run fails like its parent, and is retried with it
+    is_late: bool = False
 
 
 class Expire(Op, frozen=True, kw_only=True, gc=False):
-    """End an active run whose deadline has passed as failed."""
+    """Fail an active run, because its deadline has passed."""
 
     failure: str
 
 
 class Retry(Op, frozen=True, kw_only=True, gc=False):
-    """Run a failed run again. The entries from `from_entry` on are archived, and their work is done again (None: no
-    entry). `events` are the events that these entries have read, in order: the run can read them again. `with_parent`
-    says that the parent, which was handed the run's failure, is retried too. `deadline_since` is the time at which the
-    run was given its deadline (None: when it was created)."""
+    """Run a failed run again. The entries from `from_entry` on are archived, and their work is done again. None means
+    that no entry is archived. `events` are the events that the archived entries have read, in order. The run can read
+    them again. `with_parent` says that the parent is retried too. The parent had received the run's failure.
+    `deadline_since` is the time at which the run got its deadline. None means the time of its creation.
+    """
 
     expected_version: int
     deadline_since: int | None = None
@@ -348,7 +362,7 @@ class Retry(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Update(Op, frozen=True, kw_only=True, gc=False):
-    """Edit tags or deadline. `expected_version` None accepts any version."""
+    """Change the tags or the deadline. If `expected_version` is None, any version is accepted."""
 
     expected_version: int | None = None
     tags: Mapping[str, str] | UnsetType = UNSET
@@ -356,8 +370,9 @@ class Update(Op, frozen=True, kw_only=True, gc=False):
 
 
 class SetHold(Op, frozen=True, kw_only=True, gc=False):
-    """Hold an active run. With a `claim`, hold it only if the run still has this claim. With `examined`, complete the
-    existing hold of an operation's run with the information from its rows."""
+    """Hold an active run. With a `claim`, the run is held only if it still has this claim. With `examined`, the
+    existing hold of an operation's run is completed with information from the run's rows.
+    """
 
     hold: Hold
     claim: int | None = None
@@ -366,34 +381,35 @@ class SetHold(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Resume(Op, frozen=True, kw_only=True, gc=False):
-    """Lift a run's hold. With `take`, this engine goes on with the run at once."""
+    """Lift a run's hold. With `take`, this engine continues the run at once."""
 
     take: bool = True
     expected_version: int | None = None
 
 
 class Notify(Op, frozen=True, kw_only=True, tag="Tell", gc=False):
-    """Notify an operation's run. The rows that the notice is about are stored already, or are written by the same
+    """Notify an operation's run. The rows that the notice is about are already stored, or are written in the same
     commit.
 
     - "news": a child has something to report. `about` is the report, for the model. If the child has ended, `child` is
-      the child's id
-    - "ask": the run is to give up, and so are the runs below it
-    - "undo": if the run has succeeded, its work is to be undone; otherwise the run is to give up
-    - "join": a handler that was registered after the run emitted may handle a message that the run waits for
+      the child's id.
+    - "ask": the run and the runs below it must give up
+    - "undo": if the run has succeeded, its work must be undone; otherwise the run must give up
+    - "join": a handler was registered after the run emitted, and may handle a message that the run waits for
     - "stop": the run is a function or a graph that an operation called, and that operation gives up
-    - "fence": nothing to report. The answer shows that the run's owner has decided all earlier ops
+    - "fence": nothing to report. The reply shows that the run's owner has decided all earlier ops.
 
-    A called run gets no "news". It ends with a "stop" from its caller, or with an "ask" that has a `call_failure`. The
-    `call_failure` is the failure with which called runs below a cancelled run end. An "ask" with a `call_failure` ends
-    a called run in the commit that decides the "ask", before the caller has read anything. The `call_failure` is not
-    passed on below a run that is rolling back, since the calls of that run are compensations. Some callers decide by
-    themselves which reasons to obey: a run that they call (APART_TAG) ends only with a "stop".
+    A called run (a function or a graph) gets no "news". It ends after a "stop" from its caller, or after an "ask" with
+    a `call_failure`. `call_failure` is the failure with which the called runs below a cancelled run end. An "ask" with
+    a `call_failure` ends a called run in the commit that decides the "ask". The caller of the run has not read anything
+    by then. A run that is rolling back does not pass the `call_failure` on, because the runs that it has called are
+    compensations. Some callers decide by themselves which reasons to give up count. A run that they call (APART_TAG)
+    ends only after a "stop".
 
-    If no engine has ever taken the run, an "ask" or an "undo" may bring `refusal`: the rows of a run that never begins.
-    It also brings the `failure` that the run ends with, and the `answer` for its parent (`parent_id`). `undone_by` is
-    the deadline for the rollback of the run, or 0. The op brings this deadline, because a held run does not know its
-    parent's deadline.
+    For a run that no engine has ever taken, an "ask" or an "undo" may contain `refusal`. These are the rows of a run
+    that never begins. It also contains the `failure` with which the run ends, and the `answer` for its parent
+    (`parent_id`). `undone_by` is the deadline for the rollback of the run, or 0. It is in the op, because a held run
+    does not know its parent's deadline.
     """
 
     kind: str  # news | ask | undo | join | stop | fence
@@ -413,13 +429,13 @@ class Notify(Op, frozen=True, kw_only=True, tag="Tell", gc=False):
 
 
 class NotifyMembers(Op, frozen=True, kw_only=True, tag="TellMembers", rename={"notices": "tells"}, gc=False):
-    """Ask the runs that have a token to give up, if the token is cancelled. `run_id` is the id under which the token's
+    """If a token is cancelled, ask the runs that have this token to give up. `run_id` is the id under which the token's
     cancellation is stored.
 
-    This op is left as mail: in the commit that stores the cancellation, and in a commit that creates runs with a token
-    if no engine takes these runs at once. The engine that reads the mail looks for a page of runs, from `after` on, and
-    puts `notices` for them into the op. The commit that decides the notices consumes the mail. If there is another
-    page, from `rest` on, the commit leaves mail for it. So every run is notified, whichever engine dies.
+    A commit leaves this op as mail in two cases: it stores the cancellation, or it creates runs with a token that no
+    engine takes at once. The engine that reads the mail looks for a page of runs, beginning at `after`. It puts
+    `notices` for these runs into the op. The commit that decides the notices consumes the mail. If there is another
+    page, beginning at `rest`, the commit leaves mail for it. So every run is notified, even if engines die.
     """
 
     token: str
@@ -429,8 +445,9 @@ class NotifyMembers(Op, frozen=True, kw_only=True, tag="TellMembers", rename={"n
 
 
 class Emit(Op, frozen=True, kw_only=True, gc=False):
-    """Emit a message from outside, with a run for every handler that is expected. It concerns no existing run.
-    `members` are left as mail."""
+    """Emit a message from outside, with a run for every expected handler. This op is about no existing run. `members`
+    are left as mail.
+    """
 
     added: Cooperation
     starts: tuple[Start, ...] = ()
@@ -442,9 +459,10 @@ class Emit(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Settle(Op, frozen=True, kw_only=True, gc=False):
-    """End an operation's run that no engine has taken, without its code: with this `status` and these rows. Its parent
-    (`parent_id`) is sent the `answer`. If an engine has taken the run, or its status is not `was`, nothing happens to
-    the run. Its parent is then sent `otherwise`, unless `otherwise` is empty."""
+    """End an operation's run that no engine has taken. It ends with this `status` and these rows, without its code. The
+    `answer` is sent to its parent (`parent_id`). If an engine has taken the run, or if the run's status is not `was`,
+    the run stays unchanged. In that case `otherwise` is sent to its parent, unless it is empty.
+    """
 
     status: Status
     was: Status = Status.CREATED
@@ -461,9 +479,12 @@ class Settle(Op, frozen=True, kw_only=True, gc=False):
 
 class CancelScope(Op, frozen=True, kw_only=True, gc=False):
     """Ask all runs of a lineage to give up. `run_id` is the last id of the lineage: the id of a run or of a root
-    emission. `notices` are for the root runs. Replies False and changes nothing if the run has ended.
+    emission. `notices` are for the runs that handle the root's message. Replies False and changes nothing if the run
+    has ended.
 
-    For a token, `run_id` is the id under which its cancellation is stored, and `members` is left as mail."""
+    If this is about a token, `run_id` is the id under which the token's cancellation is stored, and `members` are left
+    as mail.
+    """
 
     added: Cooperation
     notices: tuple[Notify, ...] = ()
@@ -472,20 +493,23 @@ class CancelScope(Op, frozen=True, kw_only=True, gc=False):
 
 class UndoScope(Op, frozen=True, kw_only=True, gc=False):
     """Undo an operation's run that has succeeded, with all runs below it. If `run_id` is the id of a root emission,
-    undo all its root runs, with `notices` for them. Replies False and changes nothing if the run has not succeeded."""
+    undo all runs that handle its message. `notices` are for these runs. Replies False and changes nothing if the run
+    has not succeeded.
+    """
 
     added: Cooperation
     notices: tuple[Notify, ...] = ()
 
 
 class Cooperate(Op, frozen=True, kw_only=True, gc=False):
-    """Store the progress of a live run of an operation. Its rows are added, `starts` begin, `notices` go to other runs,
-    `members` are left as mail, and the run gets this status. The op is dropped if the run's claim is no longer `claim`.
+    """Store the progress of a live run of an operation. The op adds its rows, begins `starts`, sends `notices` to other
+    runs, leaves `members` as mail, and sets the status. The op is dropped if the run no longer has this `claim`.
 
-    `notified` is the number of notices that the run had read when it decided this. If the run got more notices after
-    that, it stays `running` instead of suspending: otherwise nobody would wake it after a crash. `awaits` are the
-    children that a suspending run needs before it can go on: the end of the last of them wakes the run. If there are
-    none, every notice wakes it. `is_undone` says that the run's rows ask for its rollback."""
+    `notified` is the number of notices that the run had read when it made this decision. If the run has got more
+    notices after that, it stays `running` instead of suspending. Otherwise nobody would wake it after a crash. `awaits`
+    are the children that must end before a suspended run can go on. The end of the last of them wakes the run. If
+    `awaits` is empty, every notice wakes the run. `is_undone` says that the run's rows ask for its rollback.
+    """
 
     claim: int
     cause: str
@@ -500,8 +524,8 @@ class Cooperate(Op, frozen=True, kw_only=True, gc=False):
     waits: tuple[Wait, ...] = ()
     waits_dropped: tuple[str, ...] = ()
     outcome: Outcome | None = None
-    has_waited: bool = False  # since the run began: then there may be waits to clear at its end
-    workflow_version: str = ""  # the run's version from now on; "": it stays as it is
+    has_waited: bool = False  # whether the run has waited since it began; if so, there may be waits to clear at its end
+    workflow_version: str = ""  # the run's version from now on; "" leaves it unchanged
 
     @property
     def payload_bytes(self) -> int:

@@ -1,7 +1,8 @@
-"""Maps and sorted lists that are never changed in place: a change makes a new object, which shares almost all parts.
+"""Maps and sorted lists that are never changed in place. A change makes a new object that shares almost all parts with
+the old one.
 
-A run's state before a batch is kept until the batch is committed, and a run may wait at ten thousand positions. So
-neither a map (Pages) nor a sorted list (Line) is copied as a whole: both are cut into parts, and a change copies one
+The state of a run before a batch is kept until the batch is committed. A run may wait at ten thousand positions. So
+neither a map (Pages) nor a sorted list (Line) is copied as a whole. Both consist of parts, and a change copies one
 part.
 """
 
@@ -22,8 +23,9 @@ _key_of: Final = itemgetter(0)
 
 
 class Pages(Mapping[K, V]):
-    """A map. While its entries fit one page, they are in the order of adding. With more pages, the order is
-    undefined."""
+    """A map. As long as all entries fit into one page, they are in the order of adding. With more pages, the order is
+    undefined.
+    """
 
     __slots__ = ("_count", "_pages")
 
@@ -62,7 +64,7 @@ class Pages(Mapping[K, V]):
         return f"Pages({dict(self)!r})"
 
     def changed(self, put: Mapping[K, V], gone: Collection[K] = ()) -> Pages[K, V]:
-        """Return this map without some keys, and with some entries."""
+        """Return this map without the keys in `gone`, and with the entries in `put`."""
         if not put and not gone:
             return self
         pages = self._pages
@@ -107,7 +109,7 @@ class Pages(Mapping[K, V]):
 
 
 def _cut(items: dict[K, V]) -> tuple[dict[K, V], ...]:
-    """Cut items into pages that are less than half full on average. The number of pages is a power of two."""
+    """Split items into pages that are less than half full on average. The number of pages is a power of two."""
     number = 1 << (2 * len(items) // PAGE_MAX).bit_length()
     pages: tuple[dict[K, V], ...] = tuple({} for _ in range(number))
     for key, value in items.items():
@@ -116,7 +118,7 @@ def _cut(items: dict[K, V]) -> tuple[dict[K, V], ...]:
 
 
 class Line(Generic[K, V]):
-    """Values in the order of their keys. One value is added or removed at a time. Each key occurs once."""
+    """Values in the order of their keys. Values are added and removed one at a time. Each key occurs once."""
 
     __slots__ = ("_blocks",)
 
@@ -125,7 +127,7 @@ class Line(Generic[K, V]):
 
     @classmethod
     def of(cls, entries: Sequence[tuple[K, V]]) -> Line[K, V]:
-        """Return a line of these entries, which must be in order."""
+        """Return a line of these entries. They must be in order."""
         return cls(tuple(tuple(entries[at : at + PAGE_MAX]) for at in range(0, len(entries), PAGE_MAX)))
 
     def __bool__(self) -> bool:
@@ -141,7 +143,7 @@ class Line(Generic[K, V]):
         return self._blocks[0][0]
 
     def added(self, key: K, value: V) -> Line[K, V]:
-        """Return the line with one more entry at the place of its key, which is mostly the end."""
+        """Return the line with one more entry at the place of its key. Mostly this is the end."""
         blocks, one = self._blocks, ((key, value),)
         if not blocks or blocks[-1][-1][0] < key:  # type: ignore[operator]
             if blocks and len(blocks[-1]) < PAGE_MAX:
@@ -156,7 +158,7 @@ class Line(Generic[K, V]):
         return Line((*blocks[:at], *parts, *blocks[at + 1 :]))
 
     def without(self, key: K) -> Line[K, V]:
-        """Return the line without the entry that has this key, if there is one."""
+        """Return the line without the entry that has this key. If no entry has it, the line is unchanged."""
         blocks = self._blocks
         at = self._block_of(key)
         if at == len(blocks):
@@ -169,7 +171,7 @@ class Line(Generic[K, V]):
         return Line((*blocks[:at], *((left,) if left else ()), *blocks[at + 1 :]))
 
     def _block_of(self, key: K) -> int:
-        """Return the number of the first block whose last key is not below this key."""
+        """Return the number of the first block whose last key is equal to this key or greater."""
         return _block_of(self._blocks, key)
 
 

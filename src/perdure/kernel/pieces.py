@@ -1,7 +1,7 @@
-"""Work in pieces: a generator that yields between two pieces, and returns the result.
+"""Work in pieces: a generator that yields between two pieces and returns the result at its end.
 
-Its caller lets other tasks of the loop run between the pieces. The size of a piece is a number of items. How long a
-piece takes is not measured, so the same work has the same pieces on every machine.
+Its caller lets other tasks of the loop run between the pieces. The size of a piece is a number of items. The duration
+of a piece is not measured, so the same work has the same pieces on every machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PIECE_ITEMS_MAX: Final = 256
 
 
 def at_once(work: Pieces[T]) -> T:
-    """Return the result of all pieces, done one after the other."""
+    """Do all pieces one after the other, and return the result."""
     while True:
         try:
             next(work)
@@ -28,7 +28,7 @@ def at_once(work: Pieces[T]) -> T:
 
 
 def parts(items: Sequence[S]) -> Iterable[tuple[int, Sequence[S]]]:
-    """Cut items into parts of at most PIECE_ITEMS_MAX. Each part comes with the number of items before it."""
+    """Split items into parts of at most PIECE_ITEMS_MAX items. Each part comes with the number of items before it."""
     if not items:
         return ()
     return ((0, items),) if len(items) <= PIECE_ITEMS_MAX else _cut(items)

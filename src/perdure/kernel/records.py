@@ -1,4 +1,4 @@
-"""Users' records as values: named things with versions that definitions refer to.
+"""Users' records as values. They have names and versions, and definitions refer to them.
 
 Times are microseconds since the epoch. A body is text that the codec has encoded. The kernel does not read it.
 """
@@ -9,12 +9,14 @@ from msgspec import Struct
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """One version of something that definitions refer to by kind and name: an action, a prompt, a model's profile."""
+    """One version of a record, for example of an action, a prompt or a model's profile. Definitions refer to a record
+    by kind and name.
+    """
 
     kind: str
     name: str
-    version: int = 0  # 1, 2, 3, …; given by the store
-    digest: str  # of the body, before the codec: equal digests mean equal bodies
+    version: int = 0  # 1, 2, 3, …; the store sets it
+    digest: str  # of the body, before the codec encodes it; equal digests mean equal bodies
     actor: str
     at: int
     body: str  # JSON, encoded by the codec

@@ -1,26 +1,27 @@
 """Stored rows as values: journal entries, waits, published values, mail, engines.
 
-Runs are in runs.py, events in events.py, users' versioned records in records.py. Times are microseconds since the
+runs.py has runs, events.py has events, and records.py has users' versioned records. Times are microseconds since the
 epoch.
 
-Payloads (inputs, outputs, values) are JSON text and opaque here. Rows are never part of a reference cycle, so the
-garbage collector need not track the kinds that exist in thousands (gc=False).
+Payloads (inputs, outputs, values) are JSON text, which the kernel does not read. Rows are never part of a reference
+cycle. So the garbage collector does not need to track the kinds of rows that exist in thousands (gc=False).
 """
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-DEFINITION = "definition"  # The kind of the entry that names the definition with which a graph's run began.
+DEFINITION = "definition"  # the kind of the entry that names the definition with which a graph's run began
 
 
 class Entry(Struct, frozen=True, kw_only=True, gc=False):
-    """A journal entry: what happened at one position. Exactly one of value and failure is set.
+    """A journal entry: the result at one position. Either the value or the failure is set.
 
-    Entries of kind DEFINITION are not results of workflow code: their numbers are below 1."""
+    Entries of kind DEFINITION are not results of workflow code. Their numbers are below 1.
+    """
 
     run_id: str
-    seq: int  # the completion number: 1, 2, 3, … in the order handed to the workflow
+    seq: int  # the completion number: 1, 2, 3, … in the order in which the workflow got the results
     position: str
     kind: str  # step | timer | wait | child | start | compensate | task | definition
     name: str
@@ -29,12 +30,13 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     attempts: int = 1
     started_at: int
     at: int
-    digest: str = ""  # of the arguments of the call (digests.py); empty: not known
+    digest: str = ""  # the digest of the call's arguments (digests.py); empty if it is not known
 
 
 class Staged(Struct, frozen=True, kw_only=True, gc=False):
     """The result of a transactional step. It is committed together with the step's writes, and is not in the journal
-    yet: a journal entry has a completion number, which is unknown until the workflow gets the result."""
+    yet. A journal entry has a completion number, and this number is not known until the workflow gets the result.
+    """
 
     run_id: str
     position: str
@@ -47,24 +49,24 @@ class Staged(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Wait(Struct, frozen=True, kw_only=True, gc=False):
-    """Something durable that a run waits for at a position: a timer, the next attempt of a step (retry), a running step
-    that has sent a heartbeat (beat), an event, or the end of a run. Several options at one position are alternatives:
-    the first that happens wins the position.
+    """A durable wait of a run at a position. The run waits for a timer, the next attempt of a step (retry), a running
+    step that has sent a heartbeat (beat), an event, or the end of a run. If a position has several options, the first
+    that happens wins the position.
 
-    A wait for an event or for the end of a run has no due time. If its `due_at` is 0, an event or an end has won the
-    position, and the run must go on. For a step, `attempts` is the number of failed attempts so far, `failure`
-    describes them, and `details` has the details of its last heartbeat.
+    A wait for an event or for the end of a run has no due time. If its `due_at` is 0, an event or the end of a run has
+    won the position, and the run must go on. For a step, `attempts` is the number of failed attempts so far, and
+    `failure` describes them. `details` has the details of the step's last heartbeat.
     """
 
     run_id: str
     position: str
     option: int = 0
     kind: str  # timer | retry | beat | event | run
-    name: str  # of the event; otherwise a name for people
+    name: str  # the name of the event, or a name for people
     where: tuple[tuple[str, str], ...] = ()  # the values that the event's fields must have, sorted by field name
-    mode: str = ""  # which retained events count: after_wait | after_create | all
-    target: str | None = None  # the run whose end is waited for
-    number: int = 0  # the order of waiting; given by the store
+    mode: str = ""  # which retained events the wait accepts: after_wait | after_create | all
+    target: str | None = None  # the run whose end the wait is for
+    number: int = 0  # the order of waiting; the store sets it
     due_at: int | None = None
     attempts: int = 0
     failure: str | None = None
@@ -73,9 +75,10 @@ class Wait(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PublishedValue(Struct, frozen=True, kw_only=True, gc=False):
-    """The value that a run shows under a key. `mark` identifies the publication: the completion number of the
-    activation, and the place in it. A publication that is repeated, or that arrives after a later publication, changes
-    nothing."""
+    """The value that a run shows under a key. `mark` identifies the publication. It has the completion number of the
+    activation, and the publication's index in it. A repeated publication changes nothing. A publication that arrives
+    after a later publication changes nothing either.
+    """
 
     run_id: str
     key: str
@@ -86,11 +89,12 @@ class PublishedValue(Struct, frozen=True, kw_only=True, gc=False):
 
 class StreamItem(Struct, frozen=True, kw_only=True, gc=False):
     """One item of a run's stream. An item of a step has its position and attempt. An item of workflow code has a mark
-    instead, like a published value, so that it is stored once. Items that are read have no mark."""
+    instead, as a published value has, so that it is stored only once. When items are read, they have no mark.
+    """
 
     run_id: str
     stream: str
-    offset: int = 0  # 1, 2, 3, … in the order of commits; given by the store
+    offset: int = 0  # 1, 2, 3, … in the order of commits; the store sets it
     value: str  # JSON, encoded by the codec
     at: int
     position: str | None = None
@@ -99,10 +103,11 @@ class StreamItem(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Mail(Struct, frozen=True, kw_only=True):
-    """An op that another process left for a run's owner. `slot` is the slot for the answer; empty if no answer is
-    wanted."""
+    """An op that another process left for a run's owner. `slot` is the slot for the reply. It is empty if no reply is
+    wanted.
+    """
 
-    id: int = 0  # given by the store
+    id: int = 0  # set by the store
     run_id: str
     sender: str
     slot: str = ""
@@ -111,7 +116,7 @@ class Mail(Struct, frozen=True, kw_only=True):
 
 
 class Engine(Struct, frozen=True, kw_only=True):
-    """An engine as the store knows it. `batch` is the number of its last committed batch."""
+    """The stored row of an engine. `batch` is the number of its last committed batch."""
 
     id: str
     epoch: int

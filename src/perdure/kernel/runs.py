@@ -1,9 +1,9 @@
-"""A run as it is stored: its row, its hold, its audit rows and its outcome. Times are microseconds since the epoch.
+"""The stored form of a run: its row, its hold, its audit rows and its outcome. Times are microseconds since the epoch.
 
-The journal, waits and streams of a run are in rows.py, events in events.py. The statuses are in status.py.
+rows.py has the journal, the waits and the streams of a run. events.py has the events. status.py has the statuses.
 
-Payloads are JSON text and opaque here. Rows are never part of a reference cycle, so the garbage collector need not
-track the kinds that exist in thousands (gc=False).
+Payloads are JSON text, which the kernel does not read. Rows are never part of a reference cycle. So the garbage
+collector does not need to track the kinds of rows that exist in thousands (gc=False).
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ from perdure.kernel.status import Status
 
 
 class Hold(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a run is held. A hold is independent of the run's status. `fingerprint` has the fingerprint of the code that
-    did not fit, after those of the code that was tried before (fingerprints.py). If it is empty, only a person can lift
-    the hold.
+    """The reason why a run is held. A hold is independent of the run's status. `fingerprint` is a list of fingerprints
+    of code that did not fit. The last is the newest (fingerprints.py). If it is empty, only a person can lift the hold.
 
     The other fields are for runs of operations. With them, any engine can end the run without its code.
 
-    - `next_seq`: the number of the run's next row. 0 if its rows were not examined yet
-    - `idle_seq`: the same number if the run has nothing to undo, and 0 otherwise
+    - `next_seq`: the number of the run's next row. It is 0 if the run's rows were not examined yet
+    - `idle_seq`: the same number if the run has nothing to undo, otherwise 0
     - `is_undoing`: the run's rollback has begun
     - `failure`: the failure with which the run gives up
     - `missed`: the failure with which the run ends if it is not rolled back by `undone_by`
     - `give_up_by`: the deadline of the run before its rollback begins
-    - `asked`: the run is to give up
+    - `asked`: the run was asked to give up
     """
 
     kind: str  # blocked | paused | poison
@@ -47,45 +46,50 @@ class Hold(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Damage(Hold, frozen=True, kw_only=True, omit_defaults=True):
-    """The hold of a run whose own row is damaged. It is made when the row is read, and is never stored. Nothing can be
-    decided about the run until the row is corrected."""
+    """A hold that marks a run whose own row is damaged. It is made when the row is read. It is never stored. Nothing
+    can be decided about the run until the row is corrected.
+    """
 
 
 class Run(Struct, frozen=True, kw_only=True, gc=False):
-    """A run without its payloads. The kernel decides on it, and the engine has it in memory for every loaded run."""
+    """A run without its payloads. The kernel decides on it. The engine has one in memory for every loaded run."""
 
     id: str
     workflow: str
     workflow_version: str = ""
-    model: str = "function"  # function | graph | operation; an operation's version is its topic and its code's version
+    # function | graph | operation; the version of an operation's run has the topic and the version of the code
+    model: str = "function"
     status: Status
     version: int
-    revision: int = 0  # audit rows written so far
+    revision: int = 0  # how many audit rows were written so far
     owner: str | None = None
-    claim: int = 0  # grows with every change of owner; step results carry it
+    claim: int = 0  # grows with every change of owner; step results contain it
     parent_id: str | None = None
-    bond: str = ""  # to its parent: awaited | started | detached | called
-    consumed: bool = False  # its failure was handed to a run that waited for it
+    bond: str = ""  # the tie to its parent: awaited | started | detached | called
+    consumed: bool = False  # whether its failure was handed to a run that waited for it
     undo: int = 0  # how many compensations it has registered
-    origin: str = ""  # if the run has continued: the call it was started as, and how often (continuation_counts.py)
+    # if the run has continued: the call with which it was started, and how often it continued (continuation_counts.py)
+    origin: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     hold: Hold | None = None
-    deadline: int | None = None  # an operation's run has one only while it is held, see kernel/rules/operations.py
-    attempt: int = 1  # grows with every operator's retry
-    recoveries: int = 0  # in a row, without progress between them
+    # an operation's run has a deadline only while it is held: see kernel/rules/operations.py
+    deadline: int | None = None
+    attempt: int = 1  # grows with every retry by hand
+    recoveries: int = 0  # recoveries in a row without progress
     created_at: int
-    started_at: int | None = None  # the time of the workflow code's first activation, in every replay
+    started_at: int | None = None  # the time of the workflow code's first activation; the same in every replay
     updated_at: int
     completed_at: int | None = None
-    tried: str = ""  # fingerprints of the code that did not fit before the hold was lifted; empty after progress
+    tried: str = ""  # fingerprints of the code that did not fit before the hold was lifted; cleared by progress
 
     @property
     def known_model(self) -> str:
-        """The run's model, or "" if the row does not say it. Then only the code of the run's workflow knows the model.
+        """The run's model, or "" if the row does not say which it is. If the result is "", only the code of the run's
+        workflow knows the model.
 
-        A run that was started by a name alone is stored as a function with claim 0. A run that is known to be a
-        function begins with claim 1. A run that has continued as something else may have another model than it began
-        with. The SQL stores have this condition in their queries.
+        A run that was started only by a name is stored as a function with claim 0. A run that is known to be a function
+        begins with claim 1. After a run has continued, its model may differ from the model with which it began. The SQL
+        stores use this condition in their queries.
         """
         if self.model == "operation":
             return self.model
@@ -108,7 +112,7 @@ class Audit(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Outcome(Struct, frozen=True, kw_only=True, gc=False):
-    """The outcome of a finished run: an output, or a failure (JSON of Failure), or neither (cancelled)."""
+    """The outcome of a finished run: an output, or a failure (as JSON). A cancelled run has neither."""
 
     output: str | None = None
     failure: str | None = None

@@ -1,4 +1,6 @@
-"""A run's statuses and the one table of its transitions; validation, the docs' diagram and the tests come from it."""
+"""The statuses of a run, and the table of its transitions. The checks, the diagram in the docs, and the tests use this
+one table.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ class Status(StrEnum):
     ROLLBACK_FAILED = "rollback_failed"
 
 
-# `failed -> running` is an operator's retry; `succeeded -> rolling_back` undoes a finished run that has compensation.
+# `failed -> running` is a retry by hand. `succeeded -> rolling_back` undoes a finished run that has compensations.
 TRANSITIONS: Mapping[Status | None, frozenset[Status]] = {
     None: frozenset({Status.CREATED, Status.RUNNING}),
     Status.CREATED: frozenset({Status.RUNNING, Status.CANCELLED, Status.FAILED}),
@@ -42,12 +44,13 @@ TRANSITIONS: Mapping[Status | None, frozenset[Status]] = {
 
 FINISHED = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.ROLLED_BACK, Status.ROLLBACK_FAILED})
 ACTIVE = frozenset(Status) - FINISHED
-ADVANCING = frozenset({Status.RUNNING, Status.SUSPENDED, Status.ROLLING_BACK})  # A run's code may be at work.
+# in these statuses, a run's code may be at work
+ADVANCING = frozenset({Status.RUNNING, Status.SUSPENDED, Status.ROLLING_BACK})
 UNDOING = frozenset({Status.CANCELLING, Status.ROLLING_BACK})
 
 
 def check_transition(run_id: str, was: Status | None, became: Status) -> None:
-    """Raise InvalidTransition, which names both statuses and the run, unless the table allows the transition."""
+    """Raise InvalidTransition unless the table allows the transition. The error names both statuses and the run."""
     if became not in TRANSITIONS[was]:
         allowed = ", ".join(sorted(TRANSITIONS[was])) or "nothing"
         raise InvalidTransition(

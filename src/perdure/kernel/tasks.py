@@ -1,4 +1,5 @@
-"""Tasks as values: work that a run gives to somebody outside and waits for, and a commit's changes to tasks.
+"""Tasks as values: work that a run gives to somebody outside and waits for. Also the changes that a commit makes to
+tasks.
 
 Times are microseconds since the epoch. Payloads are text that the codec has encoded. The kernel does not read them.
 """
@@ -9,15 +10,15 @@ from typing import Final
 
 from msgspec import Struct, field
 
-TASK_EVENT: Final = "perdure.task/"  # the answer to a task is an event whose name is this and the task's id
+TASK_EVENT: Final = "perdure.task/"  # the answer to a task is an event; its name is this text followed by the task's id
 
 
 class Task(Struct, frozen=True, kw_only=True, gc=False):
-    """Work that a run gives to somebody outside and waits for. The task is open until it is answered, or withdrawn
-    because its run no longer waits. Until `lease_until`, only `worker` has the task.
+    """Work that a run gives to somebody outside and waits for. The task is open until it is answered, or until it is
+    withdrawn because its run no longer waits. Until `lease_until`, only `worker` has the task.
 
-    `schema` (JSON) is the schema of an answer. `details` has the details of the last heartbeat. `error` says how the
-    last worker failed.
+    `schema` is the schema of the answer, as JSON. `details` has the details of the last heartbeat. `error` is the error
+    of the last worker that failed.
     """
 
     id: str
@@ -35,19 +36,21 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
     beat_at: int | None = None
     details: str | None = None
     error: str | None = None
-    claims: int = 0  # how often a worker has claimed it
+    claims: int = 0  # how often workers have claimed it
     due_at: int | None = None
     created_at: int
     closed_at: int | None = None
     answered_by: str | None = None
-    actor: str = ""  # who asked for the last claim, heartbeat or release
+    actor: str = ""  # the person or program that requested the last claim, heartbeat or release
 
     def is_claimed(self, at: int) -> bool:
         return self.status == "open" and self.lease_until is not None and self.lease_until > at
 
 
 class TaskAnswer(Struct, frozen=True, kw_only=True, gc=False):
-    """The answer to a task, if the task is open. A worker's answer counts only if no other worker has the task now."""
+    """The answer to a task. It counts only if the task is open. A worker's answer counts only if no other worker has
+    the task now.
+    """
 
     task_id: str
     worker: str | None
@@ -56,7 +59,7 @@ class TaskAnswer(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TaskRelease(Struct, frozen=True, kw_only=True, gc=False):
-    """A task given back by the worker that has it. An `error` is stored with the task."""
+    """A worker gives back a task. An `error` is stored with the task."""
 
     task_id: str
     worker: str

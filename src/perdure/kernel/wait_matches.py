@@ -1,10 +1,10 @@
-"""Match a run's waits with the events that were sent to it, in the run's mailbox. Pure.
+"""Matches a run's waits with the events that were sent to the run, in the run's mailbox. This module is pure.
 
-Among several events that match one wait, the earliest sent wins; among several options of one wait, the first event or
-timer wins. rules/delivery.py decides when to match.
+If several events match one wait, the event that was sent first wins. If one wait has several options, the first event
+or timer wins. rules/delivery.py decides when to match.
 
-Only events for the run itself are matched here. Broadcasts concern all runs, so they are matched inside the transaction
-(rules/broadcasts.py).
+Only events that were sent to the run itself are matched here. Broadcasts are for all runs, so they are matched inside
+the transaction (rules/broadcasts.py).
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ from perdure.kernel.rows import Wait
 
 FEW: Final = 16  # A mailbox with at most so many positions is searched one by one, and has no index.
 
-_NOTHING: Final[Any] = Pages()  # shared: Pages are never changed in place
+_NOTHING: Final[Any] = Pages()  # can be shared, because Pages are never changed in place
 
 
 class Mailbox(Struct, frozen=True, kw_only=True, gc=False):
     """A run's waits for events, and the events that were sent to it.
 
-    `waits` has the waits with an event among their options, by position. `given` has the events that have won a
-    position, by position. `unread` has the other events, by name. Each event has its place in the order of sending.
-    `won` has the winner of each position: the option, and the event's id (None: a timer, or the end of a run).
+    `waits` has the waits that have an event among their options, by position. `given` has the events that have won a
+    position, by position. `unread` has all other events, by name. Each event has its place in the order of sending.
+    `won` has the winner of each position: the option, and the event's id. The id is None for a timer or the end of a
+    run.
 
-    A position without an event among its options is not in `waits`, since no event could win it: a parent may wait for
-    a thousand children. The position is in `won` once one of the children has ended.
+    A position without an event among its options is not in `waits`, because no event could win it. For example, a
+    parent may wait for a thousand children. Once one of these children has ended, the position is in `won`.
 
     A run with few waits has them in the order of waiting. For a run with more, `index` has that order, and the
     positions that nothing has won yet.
 
-    No change of a mailbox looks at all of its events, or at all of its waits: a run may have fifty thousand events to
-    read, and ten thousand tasks that wait for one each.
+    No change of a mailbox goes over all its events or all its waits. A run may have fifty thousand unread events, and
+    ten thousand tasks that each wait for one event.
     """
 
     waits: Pages[str, Group] = _NOTHING
@@ -72,7 +73,7 @@ EMPTY = Mailbox()
 
 
 def is_open(mailbox: Mailbox, position: str) -> bool:
-    """Return whether the run waits at this position and nothing has won it yet."""
+    """Return whether the run waits at this position and the position is not won yet."""
     return position in mailbox.waits and position not in mailbox.won
 
 
@@ -87,7 +88,7 @@ def accepts(wait: Wait, event: Event) -> bool:
 def opened(waits: Collection[Wait], events: Collection[Event]) -> Mailbox:
     """Return a run's mailbox from its stored waits and events."""
     if not events and all(wait.kind == "timer" for wait in waits):
-        return EMPTY  # Most sleeping runs are like this.
+        return EMPTY  # Most sleeping runs have neither waits for events nor events.
     ordered = sorted(events, key=lambda event: event.number)
     groups = _watched(sorted(waits, key=lambda wait: (wait.number, wait.position, wait.option)))
     won: dict[str, tuple[int, str | None]] = {
@@ -107,8 +108,10 @@ def opened(waits: Collection[Wait], events: Collection[Event]) -> Mailbox:
 
 
 def put(mailbox: Mailbox, event: Event, only_at: str | None = None) -> tuple[Mailbox, Event]:
-    """Add an event. It wins the first-opened of the positions that accept it. If no position accepts it, it stays
-    unread. `only_at` is the one position that can accept the event, if that is known."""
+    """Add an event. The event wins the position that was opened first, among the positions that accept it. If no
+    position accepts the event, it stays unread. `only_at` is the only position that can accept the event, if this is
+    known.
+    """
     found = _first_open(mailbox, event) if only_at is None else _open_at(mailbox, event, only_at)
     if found is not None:
         position, option = found
@@ -144,13 +147,14 @@ def give(mailbox: Mailbox, event: Event) -> Mailbox:
     if event.position is None or _is_given(mailbox, event):
         return mailbox
     if not event.shared and any(known.id == event.id for _, known in mailbox.unread.get(event.name, ())):
-        return mailbox  # The event was sent to this run alone, and is unread.
+        return mailbox  # The event was sent only to this run, and is unread.
     return _given(mailbox, event.position, event)
 
 
 def _is_given(mailbox: Mailbox, event: Event) -> bool:
-    """Return whether the mailbox has the event at its position. An event gets another position only after the first
-    position is closed."""
+    """Return whether the mailbox has the event at its position. An event gets another position only after its first
+    position is closed.
+    """
     known: Placed | None = mailbox.given.get(event.position or "")
     return known is not None and known[1].id == event.id
 
@@ -184,12 +188,12 @@ def add_waits(mailbox: Mailbox, waits: Collection[Wait]) -> Mailbox:
 def settle(
     mailbox: Mailbox, now: int, anew: Collection[Wait] | None = None, freed: Collection[Placed] = ()
 ) -> tuple[Mailbox, list[Event]]:
-    """Give unread events to open positions; return the events that have won. The position that was opened first comes
-    first, and gets the earliest sent event that it accepts.
+    """Give unread events to open positions, and return the events that have won. Positions get events in the order in
+    which they were opened. Each gets the event that was sent first, among those that it accepts.
 
     `anew` are the waits that were just added. Pass them only if nothing else has changed, except that the `freed`
-    events became unread again. Then any unread event can win a position of `anew`, but only a freed event can win
-    another position.
+    events are unread again. In that case, every unread event can win a position of `anew`, but only a freed event can
+    win another position.
     """
     if not mailbox.unread or not mailbox.waits or (anew == () and not freed):
         return mailbox, []
@@ -240,7 +244,7 @@ def _won_by(mailbox: Mailbox, place: int, event: Event, position: str, option: i
 
 
 def _earliest(group: Collection[Wait], left: Mapping[str, Unread], now: int) -> Placed | None:
-    """Return the earliest sent event that a position accepts."""
+    """Return the event that was sent first, among the events that a position accepts."""
     earliest: Placed | None = None
     for wait in group:
         if wait.kind != "event" or (some := left.get(wait.name)) is None:
@@ -267,7 +271,9 @@ def _watched(waits: Collection[Wait]) -> dict[str, Group]:
 
 
 def _waiting_at(mailbox: Mailbox, groups: Mapping[str, Group]) -> Mailbox:
-    """Add these positions, which are open unless something has won them. A known position keeps its place."""
+    """Add these positions. They are open unless they are already won. A position that is already known keeps its
+    number.
+    """
     if not groups:
         return mailbox
     waits = mailbox.waits.changed(groups)
@@ -302,14 +308,14 @@ def fire(mailbox: Mailbox, position: str, option: int) -> Mailbox:
 
 
 def close(mailbox: Mailbox, positions: Collection[str], read: Collection[str]) -> Mailbox:
-    """As `closed`, but return only the mailbox."""
+    """Do the same as `closed`, but return only the mailbox."""
     return closed(mailbox, positions, read)[0]
 
 
 def closed(
     mailbox: Mailbox, positions: Collection[str], read: Collection[str], anew: Collection[Wait] = ()
 ) -> tuple[Mailbox, list[Placed]]:
-    """Close positions, and remove the events that were read, including events at positions that are opened again.
+    """Close positions, and remove the events that were read. This includes events at positions that are opened again.
 
     An event that had won a closed position without being read is freed. If it was sent to this run, it is unread again,
     and is returned. If it was shared, it leaves the mailbox: the transaction decides where it goes
@@ -335,7 +341,7 @@ def closed(
             unseen.discard(placed[1].id)
     if gone:
         given = given.changed({}, gone)
-    if unseen:  # These events are unread, or have won positions that are not closed.
+    if unseen:  # These events are unread, or have won positions that stay open.
         given = given.changed({}, [position for position, placed in given.items() if placed[1].id in unseen])
         unread = _without(unread, unseen)
     for place, event in freed:
@@ -365,8 +371,9 @@ def _ends_with(mailbox: Mailbox, positions: Collection[str], read: Collection[st
 
 
 def first_of(mailbox: Mailbox, waits: Collection[Wait], now: int) -> tuple[Mailbox, Event, int] | None:
-    """Return the event that a position with these options would get if it were opened now: the mailbox without the
-    event, the event, and the option that it wins. Return None if no unread event fits."""
+    """Return the event that a position with these options would get if it were opened now. The result has the mailbox
+    without the event, the event, and the option that it wins. Return None if no unread event fits.
+    """
     if not mailbox.unread or (earliest := _earliest(waits, mailbox.unread, now)) is None:
         return None
     place, event = earliest
@@ -375,8 +382,10 @@ def first_of(mailbox: Mailbox, waits: Collection[Wait], now: int) -> tuple[Mailb
 
 
 def read_ahead(mailbox: Mailbox, event_ids: Collection[str]) -> Mailbox:
-    """Remove events that the run has read without waiting, because they were already there. An event that is missing
-    here has expired after the run read it. Raises InvariantViolated if one of them has won a wait."""
+    """Remove events that the run has read without waiting, because they were already in the mailbox. If such an event
+    is not in the mailbox, it has expired after the run read it. Raises InvariantViolated if one of these events has won
+    a wait.
+    """
     ids = set(event_ids)
     left = replace(mailbox, unread=_without(mailbox.unread, ids))
     if ids and any(event.id in ids for _, event in mailbox.given.values()):
@@ -385,7 +394,7 @@ def read_ahead(mailbox: Mailbox, event_ids: Collection[str]) -> Mailbox:
 
 
 def _without(unread: Pages[str, Unread], ids: set[str]) -> Pages[str, Unread]:
-    """Return the unread events without those that have one of these ids. Ids that are found are removed from `ids`."""
+    """Return the unread events without the events with these ids. Each id that is found is removed from `ids`."""
     changed: dict[str, Unread] = {}
     gone: list[str] = []
     for name, some in unread.items():
@@ -402,9 +411,9 @@ def _without(unread: Pages[str, Unread], ids: set[str]) -> Pages[str, Unread]:
 def learn(
     mailbox: Mailbox, waits: Iterable[Wait], events: Iterable[Event]
 ) -> tuple[Mailbox, list[tuple[Wait, Event | None]]]:
-    """Add the winners that the store has recorded in other engines' transactions, and return them.
+    """Add the winners that the transactions of other engines have stored, and return them.
 
-    A position that has another winner here, or that is closed, stays unchanged: the loser is freed when the store
+    If a position is closed, or has another winner here, it stays unchanged. The other event is freed when the store
     removes the position.
     """
     winners: list[tuple[Wait, Event | None]] = []
@@ -416,15 +425,16 @@ def learn(
                 mailbox = give(mailbox, event)
                 winners.append((wait, event))
         elif wait.target is not None and wait.due_at == 0 and wait.position not in mailbox.won:
-            # If the end of a run wins a position, all options of the position are marked. So this option's target may
-            # not have ended. The run that waits for it finds that out when it reads the target, and waits again.
+            # If the end of a run wins a position, all options of the position are marked in the store. So the target of
+            # this option may not have ended. The waiting run finds that out when it reads the target. Then it waits
+            # again.
             mailbox = fire(mailbox, wait.position, wait.option)
             winners.append((wait, None))
     return mailbox, winners
 
 
 def continue_anew(mailbox: Mailbox, read: Collection[str]) -> Mailbox:
-    """Close all positions. Events that were sent to the run and not read stay unread."""
+    """Close all positions. Events that were sent to the run and that it has not read stay unread."""
     return close(mailbox, [*dict.fromkeys((*mailbox.in_order(), *mailbox.won))], read)
 
 

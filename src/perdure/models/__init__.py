@@ -1,1 +1,1 @@
-"""The three ways to write a workflow: equal rooms, none of which imports another."""
+"""The three ways to write a workflow. No model imports another model."""

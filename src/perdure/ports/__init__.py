@@ -1,6 +1,6 @@
-"""The coordinator's interfaces to the outside: a store, a clock, ids, a codec. Implemented in storage/ and testing/.
+"""The coordinator's interfaces to the outside: a store, a clock, ids and a codec. storage/ and testing/ implement them.
 
-The store is made of slices, one module per noun; storage/memory, storage/sqlite and storage/postgres have modules of
+The store consists of slices, one module per noun. storage/memory, storage/sqlite and storage/postgres have modules of
 the same names. perdure.ports.store says what the errors of a store mean.
 """
 

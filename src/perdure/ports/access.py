@@ -14,16 +14,16 @@ class AccessStore(Protocol):
         """Return the newest version of a token."""
 
     async def tokens(self, *, after: str | None = None, limit: int = 100) -> list[StoredToken]:
-        """Return the newest versions of all tokens, by name, strictly after the name `after`."""
+        """Return the newest versions of all tokens, by name. Only names after `after` are returned."""
 
     async def token_versions(self, *, after: tuple[str, int] | None = None, limit: int = 100) -> list[StoredToken]:
-        """Return all versions of all tokens, by name and version, strictly after `after`."""
+        """Return all versions of all tokens, by name and version. Only versions after `after` are returned."""
 
     async def use_token(self, name: str, *, at: int) -> None:
-        """Note the time at which a token was used, unless a later use was noted."""
+        """Note the time at which a token was used, unless a later use is already noted."""
 
     async def session(self, id: str) -> StoredSession | None:
-        """Return a session. It may have expired and not be removed yet."""
+        """Return a session. The session may have expired, if it is not removed yet."""
 
     async def purge_sessions(self, *, at: int, limit: int) -> int:
         """Remove up to `limit` sessions that have expired at the time `at`. Return how many were removed."""

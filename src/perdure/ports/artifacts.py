@@ -11,9 +11,10 @@ from perdure.ports.runs import Within
 
 
 class ArtifactFilter(Struct, frozen=True, kw_only=True):
-    """A filter of artifacts: lists the artifacts that match every given field, by id, the greatest first, strictly
-    below `after`. Staged artifacts are listed only if `staged` is set. Artifacts set aside are never listed. With
-    `within`, only artifacts of these runs are listed."""
+    """A filter of artifacts. It selects the artifacts that match every given field and whose id is lower than `after`.
+    They are listed by id, the greatest first. Staged artifacts are listed only if `staged` is set. Artifacts that were
+    set aside are never listed. With `within`, only artifacts of these runs are listed.
+    """
 
     name: str | None = None
     run_id: str | None = None
@@ -31,8 +32,9 @@ class ArtifactStore(Protocol):
         """Return the artifacts that match a filter, without their content."""
 
     async def artifact(self, *, id: str | None = None, name: str = "", version: int | None = None) -> Artifact | None:
-        """Return one artifact, with its content unless that is in chunks. By id, find staged and published artifacts.
-        By name and version (None: the newest), find only published artifacts."""
+        """Return one artifact. Its content is included unless it is in chunks. By id, staged and published artifacts
+        are found. By name and version, only published artifacts are found. None means the newest version.
+        """
 
     async def chunk(self, artifact_id: str, number: int) -> bytes | None:
         """Return one chunk of an artifact."""

@@ -16,7 +16,7 @@ class TimerHandle(Protocol):
 class Clock(Protocol):
     """The time of day, the time that passes, and callbacks on the running loop. All values are in microseconds.
 
-    Somebody may set the time of day, ahead or back. `call_at` follows such a change; `call_after` does not.
+    Somebody may set the time of day forward or back. `call_at` follows this change, and `call_after` does not.
     """
 
     def now(self) -> int:
@@ -28,16 +28,19 @@ class Clock(Protocol):
         ...
 
     def call_at(self, when: int, callback: Callable[[], object]) -> TimerHandle:
-        """Call back at the time of day `when`, or as soon as possible after it, and never early. If somebody sets the
-        time of day, ahead or back, the timer notices it within a second or so. Cancel is idempotent."""
+        """Call back at the time of day `when` or as soon as possible after it. It never calls back early. If somebody
+        changes the time of day, the timer notices that within about a second. Cancelling the timer twice is harmless.
+        """
         ...
 
     def call_after(self, delay: int, callback: Callable[[], object]) -> TimerHandle:
-        """Call back when this much time has passed, whatever the time of day is then. Cancel is idempotent."""
+        """Call back when this much time has passed, even if the time of day is changed. Cancelling the timer twice is
+        harmless.
+        """
 
 
 class SystemClock:
-    """The machine's clock and the running asyncio loop."""
+    """The machine's clock, and the timers of the running asyncio loop."""
 
     def now(self) -> int:
         return time_ns() // 1000
@@ -55,8 +58,9 @@ class SystemClock:
 
 
 class _Alarm:
-    """A callback at a time of day. It looks at the clock once a second, since event loops only count the passing time.
-    They do not notice that somebody set the clock, or that the machine was asleep."""
+    """A callback at a time of day. It looks at the clock once a second, because event loops only measure the time that
+    passes. They do not notice a change of the clock, or that the machine was asleep.
+    """
 
     __slots__ = ("_callback", "_clock", "_next", "_when")
 

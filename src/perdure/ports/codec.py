@@ -1,4 +1,4 @@
-"""Codecs: how payloads are stored."""
+"""Codecs: they encode payloads before they are stored."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Codec(Protocol):
-    """Converts the JSON text of payloads to the stored text and back: for encryption or compression."""
+    """Converts the JSON text of payloads to the stored text and back, for example to encrypt or compress it."""
 
     def encode(self, text: str) -> str: ...
 
@@ -14,7 +14,7 @@ class Codec(Protocol):
 
 
 class PlainCodec:
-    """Stores payloads as they are, so that a person can read them in the table."""
+    """Stores payloads unchanged, so that a person can read them in the table."""
 
     def encode(self, text: str) -> str:
         return text

@@ -15,21 +15,24 @@ class CooperationStore(Protocol):
         """Return all handlers that were ever registered or seen."""
 
     async def scopes(self, ids: Sequence[str]) -> ScopeRows:
-        """Return all rows that are needed to decide about these operations' runs, in one read:
+        """Return all rows that a decision about these operations' runs needs, in one read:
 
         - the runs, the runs above them, and their children
-        - all events of their own lineages, and the events with a key of the messages of all these runs
+        - all events of their own lineages, and all events with a key that belong to the messages of these runs
         - their messages, and all messages that they emitted
         - the values that they and their children returned
 
-        An id may also belong to a root emission. Then the events and the root runs of the emission are read in the same
-        way. Unknown ids are absent."""
+        An id may also be the id of a root emission. In that case, the events of the emission and the runs that handle
+        its message are read in the same way. Unknown ids are left out.
+        """
 
     async def events_at(self, places: Sequence[tuple[str, int]]) -> list[MessageEventRow]:
-        """Return message events by scope and number. Unknown events are absent."""
+        """Return message events by scope and number. Unknown events are left out."""
 
     async def hierarchy(self, id: str) -> ScopeRows:
-        """Return all rows of an operation's run and of all runs below it, or of a whole root emission."""
+        """Return all rows of an operation's run and of all runs below it. With the id of a root emission, return the
+        rows of the whole hierarchy.
+        """
 
     async def emitted(self, message_id: str) -> MessageEventRow | None:
-        """Return the message event that records the emission of a message."""
+        """Return the EMITTED event of a message."""

@@ -18,12 +18,14 @@ class EventStore(Protocol):
         """Return retained events that have not yet reached all runs that waited for them when they were sent."""
 
     async def events(self, *, name: str | None = None, run_id: str | None = None, limit: int = 100) -> list[Event]:
-        """Return unread events in the order of sending: the events of a run, or (None) the events in queues."""
+        """Return unread events in the order of sending. With `run_id`, return the events of that run. With None, return
+        the events in queues.
+        """
 
     async def dead_letters(
         self, *, name: str | None = None, after: str | None = None, limit: int = 100
     ) -> list[DeadLetter]:
-        """Return dead letters by id, strictly after the id `after`."""
+        """Return dead letters by id. Only ids after `after` are returned."""
 
     async def dead_letter(self, letter_id: str) -> DeadLetter | None:
         """Return one dead letter."""

@@ -8,26 +8,28 @@ from typing import Protocol
 
 
 class Ids(Protocol):
-    """Makes unique ids: of runs, events and engines."""
+    """Makes unique ids for runs, events and engines."""
 
     def __call__(self, now: int, /) -> str: ...
 
 
 def new_id(now: int) -> str:
-    """Return a UUIDv7: 48 bits of milliseconds, then randomness. Ids made later sort later, to the millisecond."""
+    """Return a UUIDv7. It has 48 bits of milliseconds, followed by random bits. An id that is made in a later
+    millisecond sorts later.
+    """
     time = f"{now // 1000:012x}"
     try:
         return f"{time[:8]}-{time[8:]}-{_CHANCES.pop()}"
     except IndexError:
-        # Randomness is drawn for many ids at once: one system call per id would take longer than all the rest. Other
-        # threads may fill the list meanwhile.
+        # Random bits are drawn for many ids at once, because a system call for each id would take longer than
+        # everything else. Other threads may fill the list at the same time.
         drawn = os.urandom(10 * _CHANCES_DRAWN).hex()
         _CHANCES.extend([_chance(drawn[start : start + 20]) for start in range(0, len(drawn), 20)])
         return new_id(now)
 
 
 def derived_id(now: int, seed: str) -> str:
-    """Return an id in the form of `new_id`. It is always the same for the same time and seed."""
+    """Return an id in the form of `new_id`. The same time and seed always give the same id."""
     time = f"{now // 1000:012x}"
     return f"{time[:8]}-{time[8:]}-{_chance(hashlib.sha256(seed.encode()).hexdigest()[:20])}"
 
@@ -40,4 +42,5 @@ _CHANCES: list[str] = []  # the random ends of the next ids; each is used once
 _CHANCES_DRAWN = 256
 os.register_at_fork(after_in_child=_CHANCES.clear)
 
-_VARIANT = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}  # its two highest bits are 10
+# the two highest bits of this digit are 10
+_VARIANT = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}

@@ -12,10 +12,10 @@ from perdure.kernel.runs import Audit
 
 
 class Journal(Struct, frozen=True):
-    """A run's input, its entries and its waits: everything that is needed to load the run into memory.
+    """A run's input, its entries and its waits. This is everything that is needed to load the run into memory.
 
-    `failure` is the reason of the rollback, for a run that rolls back. The store leaves it empty, since it can be read
-    separately. `staged` are the results of steps that are not in the journal yet.
+    For a run that rolls back, `failure` is the reason for the rollback. The store leaves `failure` empty, because it
+    can be read separately. `staged` are the results of steps that are not in the journal yet.
     """
 
     input: str
@@ -32,14 +32,17 @@ class JournalStore(Protocol):
         """Return a run's input and its entries in completion order. Raises RunNotFound."""
 
     async def journals(self, ids: Sequence[str]) -> dict[str, Journal]:
-        """Return the journals of several runs, with their waits and staged results, in one read. Unknown ids are
-        absent. An empty list makes no query."""
+        """Return the journals of several runs, with their waits and staged results, in one read. Unknown ids are left
+        out. With an empty list, no query is made.
+        """
 
     async def archived(self, run_id: str) -> list[tuple[int, Entry]]:
-        """Return the entries that retries have archived, each with the number of the attempt that it belonged to."""
+        """Return the entries that retries have archived. Each has the number of the attempt to which it belonged."""
 
     async def audit(self, run_id: str) -> list[Audit]:
         """Return a run's audit rows, oldest first."""
 
     async def audits(self, ids: Sequence[str]) -> list[Audit]:
-        """Return the audit rows of several runs, by run, oldest first, in one query. An empty list makes no query."""
+        """Return the audit rows of several runs in one query. They are grouped by run, oldest first. With an empty
+        list, no query is made.
+        """

@@ -1,4 +1,4 @@
-"""Ops that other processes leave for runs, and the answers."""
+"""Mail: ops that other processes leave for runs, and the replies."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ class MailStore(Protocol):
     """Mail and replies."""
 
     async def leave_mail(self, mail: Mail) -> int:
-        """Leave mail; return its id. FIFO per sender. Mail with a slot that was used before is not stored again: then
-        the returned id is 0."""
+        """Leave mail, and return its id. The mail of one sender keeps its order. If mail with the same slot was stored
+        before, it is not stored again, and the returned id is 0.
+        """
 
     async def mail(self, engine_id: str, limit: int) -> list[Mail]:
-        """Return mail for runs that this engine or no living engine owns, or that do not exist; oldest first."""
+        """Return mail for runs that do not exist, or that this engine or no living engine owns. The oldest mail comes
+        first.
+        """
 
     async def collect(self, slots: Sequence[str]) -> dict[str, str]:
-        """Take the answers that have arrived in these slots, and return them by slot."""
+        """Remove the replies that have arrived in these slots, and return them by slot."""

@@ -1,4 +1,4 @@
-"""Points that ops pass, for tests."""
+"""Points that ops pass. They are for tests."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Protocol
 
 
 class Probe(Protocol):
-    """Sees the points that ops pass, and may stop them there: for tests (see perdure.testing.YieldPoints)."""
+    """Is notified of the points that ops pass, and may stop ops there. It is for tests (see
+    perdure.testing.YieldPoints).
+    """
 
     def reached(self, point: str, run_id: str) -> Awaitable[object] | None:
         """Note that an op of this run is at this point. The coordinator awaits the returned object before the op goes
-        on. The exception is an op of the engine's own that is not in a batch yet."""
+        on. There is one exception: an op of the engine itself that is not in a batch yet does not wait.
+        """

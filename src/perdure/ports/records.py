@@ -1,4 +1,4 @@
-"""Records: named things with versions."""
+"""Records: named values with versions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ class RecordStore(Protocol):
     """Records."""
 
     async def record(self, kind: str, name: str, version: int | None = None) -> Record | None:
-        """Return one version of a record (None: the newest)."""
+        """Return one version of a record. None means the newest version."""
 
     async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> list[Record]:
-        """Return the newest versions of the records of a kind, by name, strictly after the name `after`."""
+        """Return the newest versions of the records of a kind, by name. Only names after `after` are returned."""
 
     async def record_versions(
         self, *, since: int, after: tuple[str, str, int] | None = None, limit: int = 100
     ) -> list[Record]:
-        """Return all versions of records that were put at `since` or later, by (kind, name, version), strictly after
-        `after`."""
+        """Return all versions of records that were stored at the time `since` or later, by (kind, name, version). Only
+        versions after `after` are returned.
+        """

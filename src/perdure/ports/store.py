@@ -1,13 +1,15 @@
-"""The store protocol: the protocols of all nouns (runs, events, tasks, …) in one, and how a store is opened and closed.
+"""The store protocol. It combines the protocols of all nouns (runs, events, tasks, …), and the methods that open and
+close a store.
 
-A store raises the errors under StoreError. They mean:
+All errors that a store raises derive from StoreError. They mean:
 
-- StoreBusy: nothing was written; the very same batch may be sent again.
-- OutcomeUnknown: the batch may have been committed; to find out, send it again (the store knows it by its number).
-- CommitRefused: this batch will never be accepted (a constraint, a value the database cannot hold).
-- CommitConflict(run_ids, mail_ids, registry_version): these runs' rows were not as expected, this mail was gone, or the
-  handler registry has another version; nothing was written.
-- Fenced: this engine was marked dead, or its row is gone; nothing was written and nothing ever will be.
+- StoreBusy: nothing was written; exactly the same batch may be sent again.
+- OutcomeUnknown: the batch may have been committed; send it again to find out (the store recognises it by its number).
+- CommitRefused: this batch will never be accepted, because of a constraint or a value that the database cannot hold.
+- CommitConflict(run_ids, mail_ids, registry_version): the rows of these runs were not as expected, this mail no longer
+  exists, or the handler registry has another version; nothing was written.
+- Fenced: this engine was marked dead, or its row no longer exists; nothing was written, and the engine can never write
+  again.
 - StoreBroken: the store cannot be used at all.
 """
 
@@ -47,24 +49,28 @@ class Store(
     RetentionStore,
     Protocol,
 ):
-    """A store of runs. Each engine has a store object of its own. All methods but `abandon`, `withdraw` and `listen`
-    may raise StoreBusy or StoreBroken. StoreMisconfigured is a StoreBroken that somebody can mend while engines run."""
+    """A store of runs. Each engine has a store object of its own. All methods except `abandon`, `withdraw` and `listen`
+    may raise StoreBusy or StoreBroken. StoreMisconfigured is a StoreBroken that somebody can repair while engines run.
+    """
 
     @property
     def clock(self) -> Clock | None:
-        """The clock that all engines on this store use, correct from `open` on. None if each engine uses the clock of
-        its machine."""
+        """The clock that all engines on this store use. It is correct from `open` on. It is None if each engine uses
+        the clock of its machine.
+        """
         ...
 
     @property
     def poll_s(self) -> float:
-        """How often an engine should `look`, in seconds, even without a hint."""
+        """How often an engine should call `look`, in seconds, if it gets no hints."""
 
     async def open(self) -> None:
-        """Connect and bring the schema up to date, under a lock. Raises StoreBroken, SchemaTooNew."""
+        """Connect to the database, and upgrade its schema under a lock. Raises StoreBroken, SchemaTooNew."""
 
     async def close(self) -> None:
-        """Finish the requests in flight, and release all resources. Idempotent."""
+        """Finish the requests that are under way, and release all resources. Idempotent."""
 
     def abandon(self) -> None:
-        """Stop as a killed process would: no more writes, no sign of life, no cleanup. Idempotent."""
+        """Stop as a killed process would: write nothing more, stop the sign of life, and clean up nothing.
+        Idempotent.
+        """

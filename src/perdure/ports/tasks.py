@@ -33,16 +33,18 @@ class TaskStore(Protocol):
         """Return the tasks that match a filter, by id."""
 
     async def load_tasks(self, ids: Sequence[str]) -> dict[str, Task]:
-        """Return tasks by id, in one query. Unknown ids are absent. An empty list makes no query."""
+        """Return tasks by id, in one query. Unknown ids are left out. With an empty list, no query is made."""
 
     async def claim_tasks(
         self, *, queue: str, worker: str, lease_us: int, at: int, limit: int, actor: str = ""
     ) -> list[Task]:
-        """Lease up to `limit` tasks of a queue to a worker, by id. Only open tasks that no worker has at the time `at`
-        are leased. No task is leased to two workers at once."""
+        """Lease up to `limit` tasks of a queue to a worker, in the order of their ids. Only open tasks that no worker
+        has at the time `at` are leased. No task is leased to two workers at the same time.
+        """
 
     async def renew_lease(
         self, *, task_id: str, worker: str, at: int, details: str | None = None, actor: str = ""
     ) -> bool:
-        """Lengthen a worker's lease. Return whether the worker has the task, and the task is open. With `details` None,
-        the stored details are unchanged."""
+        """Extend a worker's lease. Return whether the task is open and the worker has it. If `details` is None, the
+        stored details stay unchanged.
+        """

@@ -1,4 +1,4 @@
-"""The backends, and the one place where a URL becomes a store."""
+"""The backends. This module turns a URL into a store."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _FORMS = "use memory://, sqlite:///relative.db, sqlite:////absolute/path.db or p
 
 
 def open_store(url: str) -> Store:
-    """Return the store that a URL names, not opened yet.
+    """Return the store that a URL names. The store is not open yet.
 
-    Raises Misuse, with the possible forms, if the URL names no store.
+    Raises Misuse if the URL names no store. The message lists the possible forms.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
@@ -27,7 +27,7 @@ def open_store(url: str) -> Store:
     if scheme == "memory":
         if rest:
             raise Misuse(f"memory:// takes nothing after it, but the URL is {url!r}", url=url)
-        # Backends are imported late, so that a program loads only the one that it uses.
+        # Backends are imported late, so that a program loads only the backend that it uses.
         from perdure.storage.memory import MemoryStore
 
         return MemoryStore()
@@ -42,12 +42,13 @@ def open_store(url: str) -> Store:
 
 
 async def schema_of(url: str) -> tuple[int | None, int]:
-    """Return the schema version of the store that a URL names, and the version that this Perdure writes.
+    """Return the schema version of the store that a URL names, and the schema version that this version of Perdure
+    writes.
 
-    The first is 0 if the file or Postgres schema has no tables yet, and None if it does not exist. Creates and changes
-    nothing. Raises Misuse, StoreBusy, StoreBroken, SchemaTooNew.
+    The first version is 0 if the file or the Postgres schema has no tables yet. It is None if the file or the schema
+    does not exist. This creates and changes nothing. Raises Misuse, StoreBusy, StoreBroken, SchemaTooNew.
     """
-    open_store(url)  # Checks that the URL is valid.
+    open_store(url)  # This checks that the URL is valid.
     scheme, _, rest = url.partition("://")
     if scheme == "sqlite":
         from perdure.storage.sqlite.connection import schema_version
@@ -63,9 +64,10 @@ async def schema_of(url: str) -> tuple[int | None, int]:
 
 
 async def lacking(url: str) -> list[str]:
-    """Return the tables, and the rights on tables, that a store of the newest schema lacks, as texts for people.
+    """Return the tables, and the rights on tables, that are missing in a store with the newest schema. They are texts
+    for people.
 
-    Creates and changes nothing. Raises the same errors as `schema_of`.
+    This creates and changes nothing. Raises the same errors as `schema_of`.
     """
     scheme, _, rest = url.partition("://")
     if scheme == "sqlite":

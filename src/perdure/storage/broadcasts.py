@@ -1,4 +1,6 @@
-"""Drives the kernel's matching inside a transaction: passes its questions to a backend, and the answers back."""
+"""Runs the kernel's matching inside a transaction. It passes the questions of the matching to a backend, and passes the
+answers back.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,9 @@ from perdure.kernel.rules.broadcasts import Question, Settlement, settle
 
 
 def settled(batch: Batch, base: int, answer: Callable[[Question], Any]) -> Settlement:
-    """Match the batch's events and waits. `answer` answers the questions of the matching from the tables in their
-    present state."""
+    """Match the batch's events and waits. `answer` answers the questions of the matching from the current state of the
+    tables.
+    """
     matching = settle(batch, base)
     try:
         question = next(matching)
@@ -23,7 +26,7 @@ def settled(batch: Batch, base: int, answer: Callable[[Question], Any]) -> Settl
 
 
 async def settled_by(batch: Batch, base: int, answer: Callable[[Question], Awaitable[Any]]) -> Settlement:
-    """Match the batch's events and waits, for a backend whose answers must be awaited."""
+    """Match the batch's events and waits, for a backend with async answers."""
     matching = settle(batch, base)
     try:
         question = next(matching)

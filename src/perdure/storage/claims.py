@@ -1,6 +1,7 @@
-"""Claims: which runs fit the code that an engine offers, and which model a claim writes to a run.
+"""Claims: which runs fit the code that an engine offers, and which model a claim writes into a run.
 
-A run that was stored with another model gets the model of the code."""
+If a run is stored with another model than its code has, the claim corrects the model.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from perdure.ports import Offer
 
 
 def fits(run: Run, offer: Offer, topic_of: Callable[[str], str], is_begun: Callable[[str], bool]) -> bool:
-    """Whether a run belongs to the offered code: the kind, the name and the version must be equal.
+    """Return whether a run belongs to the offered code. The model, the name and the version must be equal.
 
-    The version of an operation is its topic. Earlier versions of Perdure stored runs of operations without the topic:
-    for these runs, the topic of the run's message decides. A run has begun if it has a row of its own with the number
-    1. The SQL stores have these conditions in their queries.
+    For an operation, the version is its topic. Earlier versions of Perdure stored runs of operations without the topic.
+    For these runs, the topic of the run's message decides. A run has begun if it has a first row of its own.
+    The SQL stores use these conditions in their queries.
     """
     if offer.begun is not None and offer.begun != is_begun(run.id):
         return False
@@ -37,16 +38,17 @@ def models_of(offer: Offer) -> tuple[str, str]:
 
 
 def versions_of(offer: Offer) -> tuple[str, ...]:
-    """Return the versions that runs of the offered code can have. Runs of operations may have no version, see
-    `fits`."""
+    """Return the versions that runs of the offered code can have. Runs of operations may have no version: see
+    `fits`.
+    """
     return (offer.version, "") if offer.model == "operation" else (offer.version,)
 
 
 def better_models(runs: Iterable[Run], offers: Sequence[Offer]) -> dict[str, str]:
-    """Return the right models of claimed runs that are stored with another model, by run id.
+    """Return the correct models of claimed runs that are stored with another model, by run id.
 
-    These are runs that were started by name alone, and runs that have continued as another model. A claim writes the
-    model together with the owner, so a reader that sees the new owner sees the new model too.
+    These are runs that were started only by name, and runs that have continued as another model. A claim writes the
+    model together with the owner. So a reader that sees the new owner also sees the new model.
     """
     models = {(one.workflow, one.version): one.model for one in offers if one.model != "operation"}
     found = {run.id: (run.model, models.get((run.workflow, run.workflow_version))) for run in runs}

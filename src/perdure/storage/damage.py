@@ -1,4 +1,4 @@
-"""Rows that are not what Perdure wrote: which column is wrong, and which values of the row can still be shown."""
+"""Rows that differ from what Perdure wrote: which column is wrong, and which values of the row can still be shown."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _TABLES: Final[dict[type[msgspec.Struct], str]] = {
 _COLUMNS: Final = {("waits", "where"): "filter", ("runs", "handler"): "workflow"}
 _LAST: Final = (
     2**62
-)  # The position in lists of a run whose creation time is not a number: SQLite sorts it after all numbers.
+)  # the place in lists of a run whose creation time is not a number; SQLite sorts it after all numbers
 
 
 # Times that are only shown to people. The coordinator also uses the times of runs and waits.
@@ -71,7 +71,7 @@ _TIMES: Final[dict[type[msgspec.Struct], tuple[str, ...]]] = {
     StreamItem: ("at",),
     Task: ("lease_until", "beat_at", "due_at", "created_at", "closed_at"),
 }
-# Columns that hold one of a few words. A run that waits for something unknown would wait for ever.
+# Columns that contain one of a few words. A run that waits for an unknown kind of thing would wait forever.
 _WORDS: Final[dict[type[msgspec.Struct], dict[str, frozenset[str]]]] = {
     Wait: {
         "kind": frozenset({"timer", "retry", "beat", "event", "run"}),
@@ -91,13 +91,13 @@ _noted: set[tuple[str, ...]] = set()
 
 
 class Undecodable(msgspec.Struct, frozen=True):
-    """The stored value of a column that should hold JSON or a flag, but holds something else."""
+    """The stored value of a column that should contain JSON or a flag, but contains something else."""
 
     stored: object
 
 
 def decoded(decode: Callable[[Any], Any], text: object) -> Any:
-    """Decode the JSON of a column. Returns Undecodable if it is not JSON."""
+    """Decode the JSON of a column. Returns Undecodable if the text is not JSON."""
     try:
         return decode(text)
     except (msgspec.DecodeError, TypeError, UnicodeDecodeError):
@@ -105,7 +105,7 @@ def decoded(decode: Callable[[Any], Any], text: object) -> Any:
 
 
 def flag(value: object) -> Any:
-    """Read a number of a column as true or false, as SQL does."""
+    """Read a number in a column as true or false, as SQL does."""
     return bool(value) if isinstance(value, int) else Undecodable(value)
 
 
@@ -120,7 +120,7 @@ def record_of(kind: type[T], values: Mapping[str, object], row: Sequence[Any]) -
 def salvaged(
     kind: type[T], values: Mapping[str, object], row: Sequence[Any], table: str = ""
 ) -> tuple[T, RowDamaged | None]:
-    """Convert a row to a record, with a harmless value in place of each wrong value. Also return the damage."""
+    """Convert a row to a record. A harmless value replaces each wrong value. Also return the damage."""
     try:
         record = msgspec.convert(values, kind)
     except msgspec.ValidationError:
@@ -137,7 +137,7 @@ def salvaged(
 
 
 def shown(kind: type[T], values: Mapping[str, object], row: Sequence[Any]) -> T:
-    """Convert a row to a record for a list that cannot show damage itself. Damage is logged."""
+    """Convert a row to a record, for a list that cannot show damage. Damage is logged."""
     record, damage = salvaged(kind, values, row)
     if damage is not None:
         _note(damage)
@@ -145,14 +145,14 @@ def shown(kind: type[T], values: Mapping[str, object], row: Sequence[Any]) -> T:
 
 
 def _note(damage: RowDamaged) -> None:
-    """Log damage once per process: a damaged row may be read ten times a second."""
+    """Log a damage once per process, because a damaged row may be read ten times a second."""
     if len(_noted) < _NOTED_MAX and damage.args not in _noted:
         _noted.add(damage.args)
         log.error("%s", damage)
 
 
 def sound(read: Callable[[Any], T], rows: Iterable[Any]) -> list[T]:
-    """Return the records of the rows that can be read. The others are logged."""
+    """Return the records of the rows that can be read. The other rows are logged."""
     found: list[T] = []
     for row in rows:
         try:
@@ -163,7 +163,7 @@ def sound(read: Callable[[Any], T], rows: Iterable[Any]) -> list[T]:
 
 
 class Readings(Generic[T]):
-    """Rows of runs as records: the readable rows, and the damage of the other rows."""
+    """Rows of runs as records. It has the readable rows, and the damage of all other rows."""
 
     def __init__(self, read: Callable[[Any], T]) -> None:
         self._read = read
@@ -196,14 +196,15 @@ def loaded(run: Run, waits: Readings[Wait], events: Readings[Event], *, forsaken
 
 
 def shown_run(values: Mapping[str, object], row: Sequence[Any]) -> Run:
-    """Convert a row to a run. If the row is damaged, the run has a hold that says so."""
+    """Convert a row to a run. If the row is damaged, the run has a hold that reports the damage."""
     run, damage = salvaged(Run, values, row)
     return run if damage is None else replace(run, hold=Damage(kind="blocked", reason=str(damage)))
 
 
 def shown_entry(values: Mapping[str, object], row: Sequence[Any], table: str) -> Entry:
-    """Convert a row of the journal or of its archive, for people. If it is damaged, the entry has a failure that says
-    so."""
+    """Convert a row of the journal, or of the journal's archive, for display. If the row is damaged, the entry has a
+    failure that reports the damage.
+    """
     entry, damage = salvaged(Entry, values, row, table)
     return entry if damage is None else damaged_entry(entry, damage)
 

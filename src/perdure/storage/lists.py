@@ -1,6 +1,7 @@
-"""Listing runs: which index answers a filter.
+"""Lists of runs: which index is used for a filter.
 
-With the right index, the cost of a page depends on the size of the page, and not on the number of runs."""
+With the right index, the cost of a page depends on the size of the page, and not on the number of runs.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from msgspec import Struct
 from perdure.kernel.status import Status
 from perdure.ports import RunFilter
 
-# If a filter has several conditions, the condition that the fewest runs fulfil is used to find runs. To compare the
-# conditions, at most this many runs are counted for each.
+# If a filter has several conditions, the condition that the fewest runs meet is used to find runs. To compare the
+# conditions, runs are counted for each condition, up to this number.
 COUNTED_MAX = 1_000
 
 _STATUS = re.compile(r":status\b")
@@ -22,9 +23,10 @@ _LAST = 2**63 - 1
 
 
 class Way(Struct, frozen=True):
-    """An index that finds runs by a condition of a filter, newest first: the name of a query and its variables.
+    """A way to find the runs that meet a condition of a filter, newest first. It has the name of a query and its
+    variables.
 
-    If it has statuses, one query runs for each status, and the results are merged.
+    If it has statuses, one query is made for each status, and the results are merged.
     """
 
     query: str
@@ -33,7 +35,7 @@ class Way(Struct, frozen=True):
 
 
 def ways(wanted: RunFilter) -> list[Way]:
-    """Return all ways to answer a filter, at least one. Ways that usually find few runs come first."""
+    """Return all ways to answer a filter. There is at least one. Ways that usually find few runs come first."""
     found: list[Way] = []
     if wanted.parent_id is not None:
         found.append(Way("by_parent", {}))
@@ -61,7 +63,7 @@ def for_each_status(part: str, statuses: int) -> str:
 def cursor(wanted: RunFilter) -> tuple[int, int, str]:
     """Return the time at which the listing ends (inclusive) and the place where it starts (exclusive).
 
-    No id sorts before the empty id.
+    With `created_before`, the place has an empty id, because no id sorts before it.
     """
     starts = [(_LAST, "\U0010ffff")]
     if wanted.created_before is not None:

@@ -1,7 +1,8 @@
-"""Stores of one process that use the same database: each notifies the others at once about work that it left for them.
+"""Stores in one process that use the same database. Each store notifies the others at once when it has left work for
+them.
 
 Between processes, a hint goes through the file system or the server. Between stores of one process, it is a callback.
-The callback is only a hint: it may be lost, and then the regular look at the database finds the work.
+The callback is only a hint. If it is lost, the regular look at the database finds the work.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _LISTENING: dict[str, dict[Neighbour, None]] = {}  # by database
 
 
 class Neighbour:
-    """One store among the stores of this process. `database` is equal for all stores that use the same database."""
+    """One of the stores in this process. `database` is equal for all stores that use the same database."""
 
     def __init__(self, database: str) -> None:
         self._database = database
@@ -27,7 +28,7 @@ class Neighbour:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def listen(self, on_change: Callable[[], object]) -> None:
-        """Call back on the running loop whenever a neighbour has left work."""
+        """Call back on the running loop whenever another store has left work."""
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         with _LOCK:
@@ -41,14 +42,14 @@ class Neighbour:
                 _LISTENING[self._database] = left
 
     def notify(self) -> None:
-        """Notify the neighbours: a commit may concern them."""
+        """Notify the other stores, because a commit may concern them."""
         for one in self._others():
-            with suppress(RuntimeError):  # Its loop was closed, so it no longer listens.
+            with suppress(RuntimeError):  # The loop of that store was closed, so the store no longer listens.
                 if one._loop is not None:
                     one._loop.call_soon_threadsafe(one._on_change)
 
     def notify_of(self, batch: Batch, committed: Committed) -> None:
-        """Notify the neighbours if this batch may concern another engine."""
+        """If this batch may concern another engine, notify the other stores."""
         if self._others() and concerns_others(batch, committed):
             self.notify()
 
@@ -57,14 +58,14 @@ class Neighbour:
 
 
 def concerns_others(batch: Batch, committed: Committed) -> bool:
-    """Whether another engine may have work: there is mail, an answer, or a run without an owner."""
+    """Return whether another engine may have work: mail, a reply, or a run without an owner."""
     if batch.mail or batch.mail_done or winners_elsewhere(batch, committed):
         return True
     return any(is_free(write.run.owner, write.run.status) for write in batch.runs.values())
 
 
 def is_free(owner: str | None, status: Status) -> bool:
-    """Whether a run has no owner and can go on at once."""
+    """Return whether a run has no owner and can go on at once."""
     return owner is None and status in ACTIVE and status is not Status.SUSPENDED
 
 

@@ -1,14 +1,15 @@
-"""Tools for tests, for users and for Perdure itself. Nothing in the library imports them.
+"""Tools for tests, for users and for Perdure itself. The library itself does not import them.
 
 - `Environment` is an engine on virtual time that can be killed and restarted.
-- `run_with_crashes` runs a scenario once for each of its commits, and the process dies at that commit.
-- `assert_exactly_once` does the same, and counts what transactional steps have written.
-- `explore` runs a workflow with every crash, failure and cancellation, and reports steps that are not idempotent, code
-  that is not deterministic and compensations that do not undo; `perdure.testing.fixtures` has it for pytest.
-- `YieldPoints` lets two racing ops meet in a chosen order.
+- `run_with_crashes` runs a scenario once for each of its commits. Each time, the process dies at that commit.
+- `assert_exactly_once` does the same, and counts the writes of transactional steps.
+- `explore` runs a workflow with every crash, failure and cancellation. It reports steps that are not idempotent, code
+  that is not deterministic, and compensations that do not undo. `perdure.testing.fixtures` has it as a fixture for
+  pytest.
+- `YieldPoints` makes two racing ops meet in a chosen order.
 - `check_store` checks the invariants of everything in a store.
 - `perdure.testing.conformance` has the tests that every store must pass.
-- `perdure.testing.simulate` runs several engines in one process, on a simulated database with faults from a seed.
+- `perdure.testing.simulate` runs several engines in one process, on a simulated database. A seed determines its faults.
 """
 
 from perdure.testing.clock import VirtualClock

@@ -1,4 +1,6 @@
-"""Virtual time: a clock that stands still until it is moved, and a pilot that moves it when nothing else happens."""
+"""Virtual time: a clock that stands still until it is moved, and a pilot that moves the clock when nothing else
+happens.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ _JUMPS_MAX = 10_000
 
 
 class VirtualTimer:
-    """A callback at a point of virtual time. Cancel is idempotent."""
+    """A callback at a point of virtual time. Cancelling it twice is harmless."""
 
     __slots__ = ("_callback", "_changed", "when")
 
@@ -49,15 +51,16 @@ class VirtualTimer:
             callback()
 
 
-_JUMP_MAX_S = 250_000_000_000  # almost the longest that a datetime can represent
+_JUMP_MAX_S = 250_000_000_000  # almost the longest time that a datetime can represent
 
 
 @checked
 class VirtualClock:
     """The engine's clock in tests. By default it starts at the first second of 2030.
 
-    `set_ahead` and `set_back` change the time of day while no time passes. In production, a time server does that, or a
-    machine that wakes up after it was suspended. `changed` is called whenever a timer is added or removed.
+    `set_ahead` and `set_back` change the time of day without letting time pass. In production, a time server does that.
+    It also happens on a machine that wakes up after it was suspended. `changed` is called whenever a timer is added or
+    removed.
     """
 
     def __init__(self, start: datetime = EPOCH, changed: Callable[[], object] = lambda: None) -> None:
@@ -98,15 +101,17 @@ class VirtualClock:
         return timer
 
     async def sleep(self, duration: Duration) -> None:
-        """Sleep in virtual time, in a test or in a step's body. Numbers are seconds.
+        """Sleep in virtual time, in a test or in a step's body. A number means seconds.
 
-        While a step sleeps like this, the clock may jump. While a step does anything else, the clock does not jump.
+        While a step sleeps like this, the clock may jump. While a step does anything else, the clock stands still.
         """
         if (delay := _microseconds(duration)) > 0:
             await self._sleep(self.call_after, delay)
 
     async def sleep_until(self, when: int | datetime) -> None:
-        """Sleep until a point in time; numbers are microseconds since the epoch. A time in the past takes no time."""
+        """Sleep until a point in time. A number means microseconds since the epoch. If the time is in the past, this
+        returns at once.
+        """
         due = from_datetime(when) if isinstance(when, datetime) else when
         if due > self._now:
             await self._sleep(self.call_at, due)
@@ -127,7 +132,7 @@ class VirtualClock:
     def step_waits(self) -> Generator[None]:
         """Let the clock jump while a step is in this block.
 
-        There the step only waits for a test, or for virtual time.
+        In this block the step only waits for a test or for virtual time.
         """
         self._sleeping_steps += 1
         self.changed()
@@ -143,7 +148,7 @@ class VirtualClock:
 
     @property
     def next_at(self) -> int | None:
-        """The time of day at which the next timer is due, or None if there is no timer."""
+        """The time of day at which the next timer is due. None if there is no timer."""
         found = self._first()
         return None if found is None else found[0]
 
@@ -158,7 +163,7 @@ class VirtualClock:
         return min(found, key=lambda one: one[:2], default=None)
 
     def move_to(self, when: int) -> None:
-        """Let time pass until `when`. Timers that are due by then fire, the earliest first."""
+        """Let time pass until `when`. Timers that are due in this time fire, the earliest first."""
         if when < self._now:
             raise Misuse(
                 f"virtual time is {self.time} and does not pass back to {to_datetime(when)}; to set the clock back, "
@@ -169,20 +174,22 @@ class VirtualClock:
         self._fire()
 
     def set_ahead(self, duration: Duration) -> None:
-        """Set the time of day ahead while no time passes. Numbers are seconds. Timers that are due by then fire."""
+        """Set the time of day forward without letting time pass. A number means seconds. Timers that are due at the new
+        time fire.
+        """
         self._now += _microseconds(duration)
         self._fire()
         self.changed()
 
     def set_back(self, duration: Duration) -> None:
-        """Set the time of day back while no time passes. Numbers are seconds."""
+        """Set the time of day back without letting time pass. A number means seconds."""
         self._now -= _microseconds(duration)
         self.changed()
 
     def _fire(self) -> None:
         loop = asyncio.get_running_loop()
         while (found := self._first()) is not None and found[0] <= self._now:
-            # Each timer has a separate callback, so that an exception in one of them does not affect the others.
+            # Each timer has a callback of its own, so that an exception in one callback does not affect the others.
             loop.call_soon(heapq.heappop(found[2])[2].fire)
 
     def _timer_changed(self) -> None:
@@ -197,12 +204,12 @@ def _microseconds(duration: Duration) -> int:
 
 
 class Pilot:
-    """Moves a VirtualClock to its next timer when only time can make something happen.
+    """Moves a VirtualClock to its next timer when only the passing of time can cause further work.
 
-    `is_quiet` says that no work is going on, and `in_flight` counts the requests to the store. While something else
-    runs, for example a step that hangs, the clock jumps only after nothing has happened for `autojump_s` of real time.
-    If `autojump_s` is None, only `advance` moves the clock. The pilot does not poll while the event loop is busy. When
-    something has happened, `touch` is called and starts one short check.
+    `is_quiet` returns whether no work is going on. `in_flight` returns the number of requests to the store. While
+    something else runs, such as a step that hangs, the clock jumps only if nothing has happened for `autojump_s` of
+    real time. If `autojump_s` is None, only `advance` moves the clock. The pilot does not poll while the event loop is
+    busy. Whenever something happens, `touch` is called. It starts one short check.
     """
 
     def __init__(
@@ -233,7 +240,7 @@ class Pilot:
         clock.changed = self.touch
 
     def touch(self) -> None:
-        """Note that something happened. The pilot then waits again until nothing happens."""
+        """Note that something happened. The pilot then waits again until nothing more happens."""
         if self._later is not None:
             self._later.cancel()
             self._later = None
@@ -251,13 +258,13 @@ class Pilot:
             release(waiting)
 
     async def quiet(self) -> None:
-        """Wait until only time or a caller can make something happen."""
+        """Wait until only the passing of time or a caller can cause further work."""
         await self._wait_in(self._until_quiet)
 
     async def settle(self) -> None:
-        """Wait until all timers have fired and only a caller can make something happen.
+        """Wait until all timers have fired and only a caller can cause further work.
 
-        Raises Misuse if that never happens.
+        Raises Misuse if that is never the case.
         """
         self._jumps_max = self.jumps + _JUMPS_MAX
         await self._wait_in(self._until_settled)
@@ -265,7 +272,7 @@ class Pilot:
     async def advance(self, microseconds: int) -> None:
         """Let this much time pass.
 
-        At every timer on the way, wait until all work that the timer has started is done.
+        At every timer in this time, wait until all work that the timer has started is done.
         """
         if self._target is not None:
             raise Misuse("the clock is being advanced already")
@@ -293,11 +300,11 @@ class Pilot:
 
     def _look(self, *, waited: bool) -> None:
         if self._in_flight() or self.paused or self._closed:
-            return  # The end of the request calls `touch`.
+            return  # When the request ends, `touch` is called.
         is_quiet = self._is_quiet()
         if is_quiet and self._until_quiet:
             release(self._until_quiet)
-            self.touch()  # The waiters act before time passes.
+            self.touch()  # Let the waiters act before time passes.
             return
         if is_quiet or waited:
             self._go_on(is_quiet)
@@ -328,7 +335,7 @@ class Pilot:
 
 
 def release(waiting: list[asyncio.Future[None]], error: Exception | None = None) -> None:
-    """Let all waiters go on, or make them raise."""
+    """Let all waiters go on. If an error is given, they raise it."""
     for future in waiting:
         if future.done():
             continue

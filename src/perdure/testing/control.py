@@ -1,4 +1,4 @@
-"""Control of an engine or a client that only tests need: kill it, and check whether it is idle."""
+"""Functions that only tests need: kill an engine or a client, and check whether an engine is idle."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from perdure.engine import AnyClient, Engine
 
 
 def kill(engine: AnyClient) -> None:
-    """Stop at once, as a killed process does: nothing is committed, released or cleaned up."""
+    """Stop an engine at once, as if its process were killed. Nothing is committed, released or cleaned up."""
     engine.session.kill()
 
 
 def is_quiet(engine: Engine) -> bool:
-    """Whether nothing is queued, committed, loaded or running: only time or a caller can make something happen."""
+    """Return whether nothing is queued, committed, loaded or running. Then only the passing of time or a caller can
+    cause further work.
+    """
     return engine.runtime.is_between_steps and not engine.runtime.steps_running
 
 

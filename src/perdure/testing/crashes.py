@@ -1,4 +1,4 @@
-"""Run a scenario with a crash at every commit in turn. Users test their own workflows with it."""
+"""Run a scenario many times, with a crash at each of its commits. Users can test their own workflows with it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 
 class CrashReport(Struct, Generic[T], frozen=True, kw_only=True):
-    """The result of a scenario, and how many trials and crashes there were."""
+    """The result of a scenario, and the numbers of trials and crashes."""
 
     result: T
-    commits: int  # how many the scenario has without faults
+    commits: int  # how many commits the scenario has without faults
     trials: int
     restarts: int
 
@@ -40,14 +40,15 @@ async def run_with_crashes(
     after: Callable[[StoreSource], Awaitable[object]] | None = None,
     **options: Any,
 ) -> CrashReport[T]:
-    """Run a scenario without faults, then once for each of its commits and each point at which the process can die.
+    """Run a scenario without faults. Then run it once for each of its commits and each point at which the process can
+    die.
 
-    After each crash the engine is restarted on the same data and the scenario begins again (see Environment.survive).
+    After each crash, the engine is restarted on the same data, and the scenario begins again (see Environment.survive).
     At the end the stored data must be consistent, and the result must equal the result without faults. If you pass
-    `check`, it checks the result instead, and must raise if the result is wrong. `store` is called once per trial for
-    fresh data. It returns None for a store in memory, a URL, or a function that makes stores on the same data. `after`,
-    if given, checks these data when the engine of a trial has ended. The commit of a transactional step counts as a
-    commit too.
+    `check`, it is called with the result instead. It must raise if the result is wrong. `store` is called once for each
+    trial, to get fresh data. It returns None for a store in memory, a URL, or a function that makes stores on the same
+    data. If you pass `after`, it checks these data when the engine of a trial has ended. The commit of a transactional
+    step counts as a commit too.
 
         async def scenario(env: Environment) -> str:
             run = await env.engine.start(checkout("o-17"), id="o-17")
@@ -96,12 +97,12 @@ async def assert_exactly_once(
     times: int = 1,
     **options: Any,
 ) -> CrashReport[T]:
-    """Assert that the writes of transactional steps exist exactly `times` times, wherever the process dies.
+    """Assert that the writes of transactional steps exist exactly `times` times, at whatever commit the process dies.
 
-    This works as run_with_crashes does, on a real database. At each call, `store` returns the URL of fresh data (see
-    `fresh_urls`). Your tables must be in these data, or the scenario creates them. After each trial `count` is called
-    with that URL, and returns how often the write happened. Raises AssertionError. Other options are those of
-    run_with_crashes.
+    This works in the same way as run_with_crashes, on a real database. At each call, `store` returns the URL of fresh
+    data (see `fresh_urls`). Your tables must be in these data, or the scenario must create them. After each trial
+    `count` is called with that URL, and returns how often the write happened. Raises AssertionError. All other options
+    are the same as for run_with_crashes.
 
         def transfers(url: str) -> int:
             with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database:
@@ -122,8 +123,8 @@ async def assert_exactly_once(
 
 @checked
 def fresh_urls(url: str) -> Callable[[], str]:
-    """Return a function that gives the URL of an empty store at each call: another file, or another schema of a
-    Postgres database.
+    """Return a function that returns the URL of an empty store at each call. This is another file, or another schema of
+    a Postgres database.
 
     On Postgres all these stores share your own tables. Nothing is removed afterwards.
     """

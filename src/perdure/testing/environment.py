@@ -1,4 +1,4 @@
-"""An engine on virtual time whose process can be killed and started again inside one test."""
+"""An engine on virtual time. A test can kill its process and start it again."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from perdure.values.arguments import Duration, checked, span_of
 
 T = TypeVar("T")
 
-# The place of the data: None for a new store in memory, a URL, or a function that makes stores on the same data.
+# Where the data are: None for a new store in memory, a URL, or a function that makes stores on the same data.
 StoreSource = None | str | Callable[[], Store]
 
 
 class WatchedStore(StoreProxy):
-    """Counts the requests in flight, and reports when one has ended."""
+    """Counts the requests that are under way, and reports when a request has ended."""
 
     def __init__(self, inner: Store, ended: Callable[[], object]) -> None:
         super().__init__(inner)
@@ -39,7 +39,7 @@ class WatchedStore(StoreProxy):
         self._until_idle: list[asyncio.Future[None]] = []
 
     async def idle(self) -> None:
-        """Wait until no request is in flight. This never ends if a request was killed with its engine."""
+        """Wait until no request is under way. If a request was killed together with its engine, this never returns."""
         while self.in_flight:
             future = asyncio.get_running_loop().create_future()
             self._until_idle.append(future)
@@ -56,21 +56,21 @@ class WatchedStore(StoreProxy):
                 release(self._until_idle)
 
     async def transact(self, place: StepPlace, body: Callable[[Any], Any], /) -> Staged:
-        # A running step is not a request to the store: it may wait for virtual time.
+        # A running step is not a request to the store, because it may wait for virtual time.
         return await self.inner.transact(place, body)
 
 
 @checked
 class Environment:
-    """`async with Environment(workflows=[checkout]) as env:` gives `env.engine` on `env.clock`, which is virtual.
+    """`async with Environment(workflows=[checkout]) as env:` gives you `env.engine`, on the virtual clock `env.clock`.
 
     When everything waits, the clock jumps to the next timer. So a run that sleeps for a month ends in milliseconds. If
-    a test must stop before that timer, it passes `autojump_s=None` and calls `advance`. While a step runs, the clock
-    jumps only after `autojump_s` of real time without any progress, so that a step that hangs times out. A step that
-    calls `await resource(VirtualClock).sleep(…)` sleeps in virtual time.
+    a test must act before that timer, pass `autojump_s=None` and call `advance`. While a step runs, the clock jumps
+    only after `autojump_s` of real time without progress. So a step that hangs times out. A step that calls `await
+    resource(VirtualClock).sleep(…)` sleeps in virtual time.
 
-    `restart` kills the engine as a crash of its process would, and opens another engine on the same data, with other
-    code if you pass some. With a `fault` the engine dies by itself, and `survive` restarts it. All other options are
+    `restart` kills the engine, as a crash of its process would, and opens another engine on the same data. You can pass
+    other code for it. With a `fault`, the engine dies by itself, and `survive` restarts it. All other options are
     passed to the Engine.
     """
 
@@ -123,11 +123,11 @@ class Environment:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the engine was killed, by its fault or by hand, and was not restarted."""
+        """Whether the engine was killed, by its fault or by the test, and not restarted."""
         return self._is_killed
 
     def kill(self) -> None:
-        """Kill the engine as a crash of its process would: nothing more is written, and nothing is cleaned up."""
+        """Kill the engine, as a crash of its process would. Nothing more is written, and nothing is cleaned up."""
         if not self._is_killed:
             self._is_killed = True
             kill(self.engine)
@@ -137,9 +137,9 @@ class Environment:
         await self._death.wait()
 
     async def restart(self, workflows: Iterable[Workflow[Any, Any] | Operation[Any]] | None = None) -> None:
-        """Kill the engine, unless it is dead already, and open another engine on the same data. No virtual time passes.
+        """Kill the engine, unless it is already dead, and open another engine on the same data. No virtual time passes.
 
-        With `workflows` the next engine has other code, as after a deploy.
+        With `workflows`, the next engine has other code, as after a deployment.
         """
         self.kill()
         if workflows is not None:
@@ -148,27 +148,27 @@ class Environment:
         await self._open()
 
     async def quiet(self) -> None:
-        """Wait until only time or a caller can make something happen."""
+        """Wait until only the passing of time or a caller can cause further work."""
         await self._pilot.quiet()
 
     async def settle(self) -> None:
-        """Wait until nothing more happens: all timers have fired, and all work that they started is done.
+        """Wait until nothing more happens. Then all timers have fired, and all work that they started is done.
 
-        With `autojump_s=None` no time passes, and timers stay. Raises Misuse if the work never ends.
+        With `autojump_s=None`, no time passes, and timers do not fire. Raises Misuse if the work never ends.
         """
         await self._pilot.settle()
 
     async def advance(self, duration: Duration) -> None:
         """Let time pass.
 
-        At every timer, wait until all work that the timer has started is done. Numbers are seconds.
+        At every timer, wait until all work that the timer has started is done. A number means seconds.
         """
         await self._pilot.advance(span_of(duration, "a duration") // timedelta(microseconds=1))
 
     async def check(self) -> int:
         """Check everything in the store, as `check_store` does, and return the number of runs. The engine may be dead.
 
-        No virtual time passes meanwhile, since a timer that fires would change what is being checked.
+        No virtual time passes during the check, because a timer that fires would change the data.
         """
         self._pilot.paused = True
         store = self._make()
@@ -185,7 +185,7 @@ class Environment:
     async def survive(self, scenario: Callable[[Environment], Awaitable[T]]) -> T:
         """Run a scenario to its end. Each time the engine dies, the engine is restarted and the scenario begins again.
 
-        So write a scenario as a program that may be started again: call `start` with an id, and check before you act.
+        So write a scenario as a program that may be started again. Call `start` with an id, and check before you act.
         """
         while True:
             running = asyncio.ensure_future(scenario(self))
@@ -204,7 +204,7 @@ class Environment:
             if not self.is_dead:
                 return running.result()
             if not running.cancelled():
-                running.exception()  # The scenario ended with its engine.
+                running.exception()  # The scenario ended because its engine died.
             await self.restart()
 
     async def _open(self) -> None:
@@ -232,12 +232,12 @@ class Environment:
         if not self.is_dead:
             opening.result()
         else:
-            # The engine died while it recovered the runs of the previous engine. Restart once more.
+            # The engine died while it recovered the runs of the previous engine. Restart it once more.
             with suppress(BaseException):
                 opening.result()
 
     def new_engine(self, store: Store) -> Engine:
-        """Return the engine of a new process, not opened yet. Subclasses may change it."""
+        """Return the engine of a new process. It is not open yet. Subclasses may override this."""
         return Engine(store, workflows=self._workflows, clock=self.clock, **self._options)
 
     def _die(self) -> None:

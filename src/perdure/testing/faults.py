@@ -26,26 +26,27 @@ Point = Literal["before", "before_effects", "after_effects", "unknown", "unknown
 CRASH_POINTS: tuple[Point, ...] = ("before", "before_effects", "after_effects", "unknown", "unknown_lost")
 DEADLY: frozenset[Point] = frozenset({"before", "before_effects", "after_effects"})
 
-# After this many turns of the event loop, the effects of a commit (a run goes on, a step starts) have begun.
+# After this many turns of the event loop, the effects of a commit have begun. For example, a run goes on, or a step
+# starts.
 _EFFECT_TURNS = 8
 
 
 @checked(own=("point",))
 class Fault:
-    """A fault of one commit, at one of these points:
+    """A fault that happens at one commit, at one of these points:
 
-    - "before": the process dies, and the commit never reaches the store
+    - "before": the process dies, and the commit does not reach the store
     - "before_effects": the batch is committed, but the process dies before any reply or effect
-    - "after_effects": the batch is committed and has its effects, then the process dies before the next commit
+    - "after_effects": the batch is committed and has its effects; the process dies before the next commit
     - "unknown": the batch is committed, but the store reports an unknown outcome
     - "unknown_lost": the batch is not committed, and the store reports an unknown outcome
-    - "busy": the store refuses for now, `times` times
-    - "refuse": the store refuses for good every batch for which `when` is true, so that no other batch is blamed
+    - "busy": the store refuses the batch `times` times, and then accepts it
+    - "refuse": the store refuses every batch for which `when` is true for good, so that no other batch is blamed
 
-    The fault hits the batch with the number `commit`, counted from 1. With `when`, only batches for which `when` is
-    true are counted. Counting goes on across restarts, and a batch that is resent is not counted again. Transactions of
-    steps are counted too, unless `when` is given. If the process dies "before" the transaction of a step, its body has
-    already run.
+    The fault happens at the batch with the number `commit`, counted from 1. With `when`, only batches for which `when`
+    is true are counted. Counting continues after restarts. A batch that is resent is not counted again. Transactions of
+    steps are counted too, unless `when` is given. If the process dies "before" the transaction of a step, the step's
+    body has already run.
     """
 
     def __init__(
@@ -58,15 +59,15 @@ class Fault:
         self.when = when
         self.times = times
         self.commits = 0  # batches that were counted so far
-        self.struck = 0  # how often the fault has struck
+        self.struck = 0  # how often the fault has happened
         self._matching = 0
         self._last: tuple[str, int] | None = None
         self._is_hit = False
-        self._places: dict[StepPlace, bool] = {}  # transactions that were counted, and whether they are hit
+        self._places: dict[StepPlace, bool] = {}  # by transaction that was counted: whether the fault happens there
 
     @classmethod
     def random(cls, seed: int | None = None, *, points: Sequence[Point] = CRASH_POINTS, commits_max: int = 20) -> Fault:
-        """Return a random fault. The seed is logged; the same seed gives the same fault."""
+        """Return a random fault. The seed is logged. The same seed gives the same fault."""
         if not points or commits_max < 1:
             raise Misuse(f"a fault is drawn from points, at one of the first commits: not {points!r}, {commits_max}")
         seed = random.randrange(2**32) if seed is None else seed
@@ -76,7 +77,7 @@ class Fault:
         return fault
 
     def strikes(self, batch: Batch) -> bool:
-        """Count this batch, and return whether the fault hits it."""
+        """Count this batch, and return whether the fault happens at it."""
         is_wanted = self.when is None or self.when(batch)
         key = (batch.engine_id, batch.number)
         if key != self._last:
@@ -92,7 +93,7 @@ class Fault:
         return hit
 
     def strikes_at(self, place: StepPlace) -> bool:
-        """Count the transaction of a step, and return whether the fault hits it.
+        """Count the transaction of a step, and return whether the fault happens at it.
 
         If the same engine begins the transaction again, it is not counted again.
         """
@@ -112,14 +113,14 @@ class Fault:
 
 
 class _InVain(Exception):
-    """Raised to roll a transaction back."""
+    """Raised to roll back a transaction."""
 
 
 class FaultyStore(StoreProxy):
-    """Passes every request to `inner` until its fault strikes.
+    """Passes every request to `inner` until its fault happens.
 
-    A fatal fault calls `died` in a plain callback. After that, the store answers no request. `died` must kill the
-    engine (`perdure.testing.control.kill`). `Environment(fault=…)` does all this.
+    If the fault kills the process, `died` is called in a plain callback. After that, the store does not answer any
+    request. `died` must kill the engine (`perdure.testing.control.kill`). `Environment(fault=…)` does all this.
     """
 
     def __init__(self, inner: Store, fault: Fault, died: Callable[[], object]) -> None:
@@ -208,7 +209,8 @@ class FaultyStore(StoreProxy):
     async def _die(self) -> None:
         self._is_dead = True
         asyncio.get_running_loop().call_soon(self._died)
-        await asyncio.get_running_loop().create_future()  # A caller that waits for an answer dies with its process.
+        # A caller that waits for an answer dies together with its process.
+        await asyncio.get_running_loop().create_future()
 
     def _count_down(self, turns: int) -> None:
         loop = asyncio.get_running_loop()

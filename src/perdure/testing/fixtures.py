@@ -15,9 +15,9 @@ __all__ = ["explored"]
 
 @pytest.fixture
 def explored() -> Callable[..., Exploration]:
-    """Return a function that explores a workflow, and fails the test if the exploration finds something.
+    """Return a function that explores a workflow. If the exploration has findings, the function fails the test.
 
-    The function takes the arguments of `perdure.testing.explore`, and returns the report.
+    The function takes the same arguments as `perdure.testing.explore`, and returns the report.
 
         def test_checkout(explored):
             explored(checkout("o-17"), world=Bank)

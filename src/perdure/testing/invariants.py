@@ -1,4 +1,4 @@
-"""Invariants of everything in a store. They hold after any crash, at any time."""
+"""Invariants of all data in a store. They hold at any time, even after a crash."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ _QUEUE = 10_000
 
 @checked
 async def check_store(store: Store, *, now: int | None = None) -> int:
-    """Check every run of an open store, and return how many runs there are. Raises InvariantViolated with all problems.
+    """Check every run of an open store, and return how many runs there are. Raises InvariantViolated with a list of all
+    problems.
 
-    Runs: the fields of a row fit each other. The journal and the audit have no gaps. Every change of status is in the
-    transition table and has its own version; the last one is the run's status. A finished run waits for nothing, has
-    nothing staged and no owner. A suspended run waits for something. A result that is in the journal is neither waited
-    for nor staged.
+    Runs: the fields of a row do not contradict each other. The journal and the audit have no gaps. Every change of
+    status is in the transition table and has its own version. The last change is the run's status. A finished run has
+    no waits, nothing staged, and no owner. A suspended run has a wait. If a result is in the journal, the run does not
+    wait for it, and it is not staged.
 
-    Events: no event belongs to a finished run. A position that an event has won is marked as won, and a marked position
-    has a winner. No run waits for the end of a run that has ended. With `now`, in microseconds since the epoch: no run
-    waits for an event that is in the store and has not expired.
+    Events: no event belongs to a finished run. A position that an event has won is marked as won. A position that is
+    marked as won has a winner. No run waits for the end of a run that has ended. With `now`, in microseconds since the
+    epoch: no run waits for an event that is in the store and has not expired.
 
-    Artifacts and tasks: a finished run has nothing staged and no open task. For each open task, a run waits. For each
-    run that waits for a task, the task exists.
+    Artifacts and tasks: a finished run has nothing staged and no open task. For each open task, there is a run that
+    waits for it. For each run that waits for a task, this task exists.
     """
     wrong: list[str] = []
     seen = 0
@@ -98,7 +99,7 @@ def _problems_of_audit(run: Run, audit: list[Audit]) -> Iterator[str]:
     first = 1
     status: Status | None = None
     version = 0
-    if audit and audit[0].became == "continued":  # Earlier rows are cleared.
+    if audit and audit[0].became == "continued":  # The earlier rows were cleared.
         first, version = audit[0].seq, audit[0].version - 1
         status = Status(audit[0].was or "")
     if numbers != list(range(first, run.revision + 1)):
@@ -115,7 +116,7 @@ def _problems_of_audit(run: Run, audit: list[Audit]) -> Iterator[str]:
             status = became
             expected = {version + 1}
         else:
-            expected = {version, version + 1}  # A hold keeps the version, and an update takes a new version.
+            expected = {version, version + 1}  # A hold keeps the version, and an update increments it.
         if row.version not in expected:
             yield f"went from version {version} to {row.version} in audit row {row.seq} ({row.became})"
         version = row.version
@@ -126,7 +127,7 @@ def _problems_of_audit(run: Run, audit: list[Audit]) -> Iterator[str]:
 def _problems_of_waits(run: Run, waits: tuple[Wait, ...], entries: list[Entry]) -> Iterator[str]:
     if run.status in FINISHED and waits:
         yield f"has finished, but waits for {[wait.name for wait in waits]}"
-    is_operation = run.model == "operation"  # An operation's run waits for its children; its own rows say so.
+    is_operation = run.model == "operation"  # An operation's run waits for its children, and this is in its own rows.
     if run.status is Status.SUSPENDED and not is_operation and all(wait.kind == "beat" for wait in waits):
         yield "is suspended, but waits for nothing"
     done = {entry.position for entry in entries}
@@ -163,7 +164,7 @@ def _problems_of_events(run: Run, loaded: LoadedRun) -> Iterator[str]:
 
 
 async def _problems_of_ends(store: Store, loaded: LoadedRun) -> AsyncIterator[str]:
-    """Check that marked positions have a winner, and that other positions have no winner."""
+    """Check that positions marked as won have a winner, and that other positions have none."""
     targets = [wait.target for wait in loaded.waits if wait.target is not None]
     known = await store.load(targets)
     over = {one for one in targets if one not in known or known[one].run.status in FINISHED}

@@ -1,6 +1,6 @@
-"""A store that passes every request to another store: the base of stores that watch, count or fail.
+"""A store that passes every request to another store. It is the base class of stores that watch, count or fail.
 
-The proxy has a class for each part of the store's interface, as the stores have.
+It has a class for each part of the store's interface, as the real stores have.
 """
 
 from __future__ import annotations
@@ -291,7 +291,7 @@ class StoreProxy(
 ):
     """A store that passes every request through `_through`.
 
-    A subclass may use `_through` to look at a request, or to refuse it.
+    A subclass may override `_through` to look at a request or to refuse it.
     """
 
     async def open(self) -> None:

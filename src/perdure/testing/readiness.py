@@ -1,5 +1,6 @@
-"""A check of which runs can go on. It is computed again from all rows of messages and their events, and compared with
-the state that engines have stored."""
+"""A check of which runs can go on. The result is computed again from all rows of messages and their events. Then it is
+compared with the state that engines have stored.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from perdure.values.arguments import checked
 _PAGE = 200
 
 _STATUSES = {
-    State.CREATED: {Status.CREATED, Status.RUNNING},  # A claimed run is running before its SEEN row is written.
+    State.CREATED: {Status.CREATED, Status.RUNNING},  # A run that is claimed is running before its SEEN row is written.
     State.DISMISSED: {Status.CANCELLED},
     State.ACTIVE: {Status.RUNNING, Status.SUSPENDED},
     State.COMMITTED: {Status.SUCCEEDED, Status.ROLLING_BACK},
@@ -36,9 +37,9 @@ async def assert_readiness_agrees(
 ) -> int:
     """Assert that all stored hierarchies are sound, and return the number of runs.
 
-    Rows that must be unique are unique, and the status of each run agrees with its rows. With `at_rest`, this also
-    asserts that no run can go on according to its rows; call it then only when the engines that have these operations
-    have nothing left to do. Raises InvariantViolated.
+    Rows that must be unique are unique, and the status of each run agrees with its rows. With `at_rest`, also assert
+    that no run can go on according to its rows. In this case, call this only when the engines with these operations
+    have no work left. Raises InvariantViolated.
     """
     known = {operation.name: operation.strategy for operation in operations}
     roots: dict[str, None] = {}

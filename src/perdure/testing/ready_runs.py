@@ -1,7 +1,7 @@
-"""The runs that can go on, computed from all rows of `messages` and `message_event` as the protocol's own query does.
+"""The runs that can go on, computed from all rows of `messages` and `message_event`. The computation follows the query
+of the protocol.
 
-The computation uses neither the engine's rules nor anything that an engine has in memory, because these are checked
-against its result.
+It uses neither the engine's rules nor an engine's memory, because its result is used to check them.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def ready(
     strategies: Mapping[str, Strategy],
     now: int,
 ) -> set[Pair]:
-    """Return the runs, as (message, handler), that can go on now.
+    """Return the runs that can go on now, as (message, handler).
 
-    `expected` has the handlers of each message. `strategies` has the strategy of each operation; without one,
-    `Registry()` is used.
+    `expected` has the handlers of each message. `strategies` has the strategy of each operation. The default is
+    `Registry()`.
     """
     rows = _Rows(messages, events, expected)
     found: set[Pair] = set()
@@ -114,8 +114,8 @@ class _Rows:
         return 0 if context is None else context.get(NOT_BEFORE) or 0
 
     def _window(self, own: list[MessageEvent]) -> tuple[list[str], list[str], int] | None:
-        """Return the messages that were emitted in the last window, those that were asked to roll back in it, and the
-        time of the window.
+        """Return the messages that were emitted in the last window, the messages that were asked to roll back in it,
+        and the time of the window.
 
         The last window ends with the last SUSPENDED row. It begins after the previous SUSPENDED, ROLLING_BACK or SEEN
         row. Return None if a ROLLING_BACK or SEEN row comes after the last SUSPENDED row.
@@ -134,8 +134,9 @@ class _Rows:
         return emitted, undone, own[last].created_at
 
     def _children(self, lineage: Lineage, emitted: list[str], undone: list[str]) -> tuple[list[str], bool]:
-        """Return the handlers that have not begun their work or their rollback, and whether a handler that has begun is
-        not done."""
+        """Return the handlers that have not begun their work or their rollback. Also return whether a handler has begun
+        and not ended.
+        """
         missing: list[str] = []
         busy = False
         for message_ids, begins, ends in (
@@ -149,7 +150,7 @@ class _Rows:
                     seen = self.seen.get((message_id, handler))
                     rows = self.by_lineage.get(seen.cooperation_lineage, []) if seen else []
                     types = {row.type for row in rows if row.cooperation_lineage[-2] == lineage[-1]}
-                    # A rollback ends the commit, so only the rows after it count.
+                    # A rollback cancels the commit, so only the rows after it count.
                     is_back = EventType.ROLLING_BACK in types
                     is_done = bool(types & (_UNDONE if is_back else ends))
                     is_at_work = bool(types) and not is_back and EventType.COMMITTED not in types

@@ -1,10 +1,11 @@
-"""Yield points: places where a test can stop an op, so that two racing ops meet in a chosen order.
+"""Yield points: points at which a test can stop an op. With them, two racing ops meet in a chosen order.
 
-An op passes four points, named after it: "send.submit" before it is queued, "send.before_commit" when its batch is
-decided, "send.committed" before any reply, "send.done" when its effects have begun. The points of all other ops of
-`perdure.kernel.ops` have the same endings: start, advance (a run went on), due (a timer among events), cancel, expire,
-wake, release and so on. The batch passes one more point, "batch.take", before its ops are taken from the queue. Ops
-that are queued while it is held there are in the batch too.
+An op passes four points, which are named after it. "send.submit" comes before the op is queued, and
+"send.before_commit" when its batch is decided. "send.committed" comes before any reply, and "send.done" when the op's
+effects have begun. The points of all other ops of `perdure.kernel.ops` have the same endings. The ops are start,
+advance (a run went on), due (a timer among events), cancel, expire, wake, release and so on. A batch passes one more
+point, "batch.take", before its ops are taken from the queue. While the batch is held there, further ops can be queued.
+They are in the batch too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from perdure.values.arguments import checked
 
 
 class Held:
-    """A point at which ops have to wait."""
+    """A point at which ops must wait."""
 
     def __init__(self, point: str, run: str | None) -> None:
         self.point = point
@@ -52,7 +53,7 @@ class Held:
 
 @checked
 class YieldPoints:
-    """Stops ops at chosen points, and records every point that they passed. Give it to an engine as its `probe`.
+    """Stops ops at chosen points, and records every point that ops have passed. Pass it to an engine as its `probe`.
 
         points = YieldPoints()
         async with Environment([checkout], autojump_s=None, probe=points) as env:
@@ -65,18 +66,18 @@ class YieldPoints:
             assert await cancelling
 
     While a batch is stopped, nothing else is committed, so the test must not wait for another commit. The engine's own
-    ops (advance, due, wake, release) are recorded at ".submit" but do not stop there. Virtual time stands still at a
-    point only in an Environment with `autojump_s=None`.
+    ops (advance, due, wake, release) are recorded at ".submit", but cannot be stopped there. In an Environment with
+    `autojump_s=None`, virtual time stands still while an op is stopped.
     """
 
     def __init__(self) -> None:
-        self.seen: list[tuple[str, str]] = []  # point and run id, in order
+        self.seen: list[tuple[str, str]] = []  # (point, run id), in order
         self._held: list[Held] = []
         self._awaited: list[tuple[str, str | None, asyncio.Future[None]]] = []
 
     @contextmanager
     def hold(self, point: str, *, run: str | None = None) -> Generator[Held]:
-        """Stop ops at this point until the block is left, or `release` is called.
+        """Stop ops at this point until the block ends or `release` is called.
 
         With `run`, stop only ops of that run.
         """
@@ -89,7 +90,7 @@ class YieldPoints:
             held.release()
 
     async def passed(self, point: str, *, run: str | None = None) -> None:
-        """Wait until an op passes this point, from now on."""
+        """Wait until the next op passes this point."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._awaited.append((point, run, future))
         await future
@@ -97,7 +98,7 @@ class YieldPoints:
     def reached(self, point: str, run_id: str) -> Awaitable[object] | None:
         """Note that an op has reached a point.
 
-        The engine calls this. Where possible, the engine awaits the result before the op goes on.
+        The engine calls this. If possible, the engine awaits the result before the op goes on.
         """
         self.seen.append((point, run_id))
         for awaited in list(self._awaited):

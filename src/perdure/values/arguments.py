@@ -1,15 +1,15 @@
-"""Check arguments against their annotations at run time, since not everybody runs a type checker.
+"""Check arguments against their annotations at run time, because not everybody runs a type checker.
 
-`@checked` on a function, or on a class for all its public methods and its constructor, refuses an argument of a wrong
-type before the first line of the body runs. So no work is half done, and callers never see a TypeError, an
-AttributeError or a driver's error from inside. The check uses only the annotations, so a new method is covered at once.
+`@checked` refuses an argument of a wrong type before the function's body runs. It decorates a function, or a class with
+all its public methods and its constructor. So no work is left half done, and callers never see a TypeError, an
+AttributeError or a driver's error from inside Perdure. The check uses only the annotations, so it covers every new
+method without further code.
 
-The function itself checks the rules that annotations do not express, for example how long a text may be, or which
-duration is too short.
+The function itself checks the rules that annotations cannot express, for example the maximum length of a text.
 
 Every public parameter that is a duration is a `Duration`: a timedelta, or a number of seconds. A duration that is
 negative, not finite, or too long for a timedelta is refused. A parameter whose name ends in `_s` is a number of
-seconds. A deadline may also be a datetime with a time zone, which may be in the past.
+seconds. A deadline may also be a datetime with a time zone. It may be in the past.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ _BRACKETS: Final[dict[type[Any], tuple[str, str]]] = {
 }
 _INT64_MAX: Final = 2**63 - 1
 _UNHINTED: Final = (Any, object, inspect.Parameter.empty)
-_UNTESTED: Final = ("Any", "object", "P.args", "P.kwargs", inspect.Parameter.empty)  # as annotations are spelt
+# the annotations that are not checked, as they are spelt
+_UNTESTED: Final = ("Any", "object", "P.args", "P.kwargs", inspect.Parameter.empty)
 _NOTHING: Final = timedelta(0)
 _LONGEST_S: Final = timedelta.max.total_seconds()
 IS_DURATION: Final = "a duration"
@@ -54,8 +55,9 @@ Duration: TypeAlias = Annotated[timedelta | float, IS_DURATION]
 def shown(value: object) -> str:
     """Return the beginning of a value's repr, for messages.
 
-    It never raises, although a repr may be a user's code and a number may have too many digits to print. It takes
-    little time and memory even for a large value, since it formats only the beginning."""
+    It never raises, although a repr may be a user's code, and a number may have too many digits to print. It takes
+    little time and memory even for a large value, because it formats only the beginning.
+    """
     try:
         text = _beginning(value, _SHOWN_MAX_CHARS + 1, 0)
     except Exception:  # noqa: BLE001 - the message is about something else
@@ -64,8 +66,9 @@ def shown(value: object) -> str:
 
 
 def _beginning(value: Any, chars: int, depth: int) -> str:
-    """Return at least `chars` characters of a repr, or the whole repr if it is shorter. Only builtin types are cut,
-    since other types define their own repr."""
+    """Return at least `chars` characters of a repr, or the whole repr if it is shorter. Only the repr of builtin types
+    is cut; other types define their own repr.
+    """
     kind = type(value)
     if kind in (str, bytes):
         return repr(value[:chars])
@@ -96,8 +99,9 @@ def check_storable(text: str, place: str, chars_max: int = 500) -> None:
 
 class Form:
     """The values that an annotation allows: a test (`allows`) and a text for the message (`words`). For lists, mappings
-    and unions `parts` yields the parts of a value, each with its place and its own form, so that a message can name the
-    wrong part."""
+    and unions, `parts` yields each part of a value with its place and its own form. So a message can name the wrong
+    part.
+    """
 
     __slots__ = ("allows", "parts", "surely", "words")
 
@@ -111,7 +115,7 @@ class Form:
         self.words = words
         self.allows = allows
         self.parts = parts
-        self.surely = surely  # types whose values are all allowed, so that most arguments need no test
+        self.surely = surely  # types whose values are always allowed, so that most arguments need no further test
 
     def wrong(self, value: Any, place: str) -> str:
         """Return a text that says what is wrong with a value that is not allowed."""
@@ -148,8 +152,9 @@ _DURATION: Final = Form("a duration (a timedelta or a number of seconds, finite 
 def span_of(
     duration: object, what: str, *, error: type[Misuse] = InvalidArguments, positive: bool = False
 ) -> timedelta:
-    """Return a duration as a timedelta. If it is not a duration, raise `error`, which names the parameter as `what`.
-    With `positive` it must be longer than 0."""
+    """Return a duration as a timedelta. Raises `error` if it is not a duration; the message calls the parameter `what`.
+    With `positive`, the duration must be longer than 0.
+    """
     if not _DURATION.allows(duration):
         raise error(_DURATION.wrong(duration, what))
     found = duration if isinstance(duration, timedelta) else timedelta(seconds=typing.cast(float, duration))
@@ -172,7 +177,7 @@ _PLAIN: Final[dict[Any, Form]] = {
 
 
 def form_of(hint: Any) -> Form | None:
-    """Return the form of an annotation, or None if it allows everything or cannot be tested."""
+    """Return the form of an annotation. Return None if the annotation allows everything or cannot be tested."""
     if hint in _UNHINTED or isinstance(hint, (TypeVar, str, typing.ForwardRef)):
         return None
     if hint is None:
@@ -231,7 +236,7 @@ def _literal(values: tuple[Any, ...]) -> Form:
 
 def _generic(origin: Any, hints: tuple[Any, ...]) -> Form | None:
     if origin is type:
-        # `type[T]` is also used for things that are not classes, such as `list[int]` or `int | None`.
+        # `type[T]` is also used for types that are not classes, such as `list[int]` or `int | None`.
         return Form("a type", lambda value: isinstance(value, type) or typing.get_origin(value) is not None)
     if origin is collections.abc.Callable:
         return Form("a function", callable)
@@ -307,8 +312,9 @@ def _tuple(hints: tuple[Any, ...]) -> Form:
 
 
 def _protocol(hint: Any) -> Form:
-    """Return the form of an object with the protocol's methods. Attributes that are only annotated are not checked,
-    since they may be set later."""
+    """Return the form of a protocol: an object must have the protocol's methods. Attributes that are only annotated are
+    not checked, because the object may set them later.
+    """
     names = {
         name
         for base in hint.__mro__
@@ -338,8 +344,9 @@ def _listed(words: list[str]) -> str:
 
 
 def _showable(form: Form) -> Form:
-    """Return the form of a parameter that the function checks itself. It refuses only values whose repr fails, since
-    the function could not show them in its message."""
+    """Return the form of a parameter that the function checks itself. The form refuses only a value whose repr fails,
+    because the function could not show this value in its message.
+    """
     return Form(form.words, lambda value: form.allows(value) or _can_be_shown(value), surely=form.surely)
 
 
@@ -352,7 +359,9 @@ def _can_be_shown(value: object) -> bool:
 
 
 class Checker:
-    """The checks of one function. They are made at its first call, when all names in the annotations exist."""
+    """The checks of one function. The checks are made at the function's first call, when all names in the annotations
+    exist.
+    """
 
     def __init__(self, function: Callable[..., Any], error: type[Misuse], own: Collection[str]) -> None:
         self._function = function
@@ -360,11 +369,11 @@ class Checker:
         self._own = own
         self._positional: tuple[tuple[str, Form | None], ...] | None = None
         self._by_name: dict[str, Form] = {}
-        self._rest: tuple[str, Form] | None = None  # of `*args`
-        self._named_rest: Form | None = None  # of `**options`
+        self._rest: tuple[str, Form] | None = None  # the form of `*args`
+        self._named_rest: Form | None = None  # the form of `**options`
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Raise the error for the first argument that is of a wrong type."""
+        """Raise the error for the first argument that has a wrong type."""
         positional = self._positional
         if positional is None:
             positional = self._read()
@@ -408,7 +417,8 @@ class Checker:
 
 class _Names(dict[str, Any]):
     """The names that an annotation may use. If the module imports a name only for type checkers, the name means any
-    class of Perdure with this name (see `_late`)."""
+    class of Perdure that is called so (see `_late`).
+    """
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         super().__init__({**vars(builtins), **names})
@@ -429,8 +439,9 @@ def _meaning(annotation: Any, names: Mapping[str, Any]) -> Any:
 
 def check_fields(made: object, *, positive: bool = False) -> None:
     """Raise InvalidArguments for the first field of a value that has a wrong type. A class that users construct calls
-    this in `__post_init__`, since msgspec checks decoded values but not a constructor's arguments. With `positive`,
-    numbers must be greater than 0."""
+    this in `__post_init__`, because msgspec does not check a constructor's arguments. With `positive`, numbers must be
+    greater than 0.
+    """
     for name, form in _fields_of(type(made)):
         value = getattr(made, name)
         if not form.allows(value):
@@ -502,8 +513,9 @@ def checked(
     own: Collection[str] = (),
 ) -> Any:
     """Check the arguments of a function, or of all public methods of a class and its `constructor`. Use
-    `constructor=False` if only Perdure makes objects of the class. The function checks the parameters in `own` itself,
-    since its message can give better advice."""
+    `constructor=False` if only Perdure makes objects of the class. The function itself checks the parameters in `own`,
+    because its message can give better advice.
+    """
     if what is None:
         return functools.partial(_checked, error=error, constructor=constructor, own=own)
     return _checked(what, error=error, constructor=constructor, own=own)
@@ -524,18 +536,19 @@ def _checked(what: Any, *, error: type[Misuse], constructor: bool, own: Collecti
 
 
 def own_checks(function: object) -> frozenset[str] | None:
-    """Return the parameters that a checked function checks itself; None if its arguments are not checked."""
+    """Return the parameters that a checked function checks itself. Return None if the function is not checked."""
     return getattr(function, "__perdure_checked__", None)
 
 
 def is_check(frame: types.FrameType) -> bool:
-    """Whether a frame belongs to a check, not to the function that the check calls."""
+    """Whether a frame belongs to a check, and not to the function that is checked."""
     return frame.f_globals.get("__name__") == __name__
 
 
 def calling_frame(depth: int) -> types.FrameType:
-    """Return the frame `depth` calls above the caller, as `sys._getframe(depth)` does, without counting frames of
-    checks."""
+    """Return the frame `depth` calls above the caller, as `sys._getframe(depth)` does. Frames of checks are not
+    counted.
+    """
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while depth and frame.f_back is not None:
         frame = frame.f_back

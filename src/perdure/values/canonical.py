@@ -1,8 +1,9 @@
-"""One form for equal values. It decides whether two requests with the same id or key are equal.
+"""A canonical form: equal values have the same form. The form decides whether two requests with the same id or key are
+equal.
 
-Sets and the keys of objects are sorted, a whole number is an integer however it was written, and a time with a zone is
-in UTC. All of this works on JSON. So a value has the same form as its JSON text, even if the text is read without the
-type. Times are the exception: without its type, a time is just a text.
+In this form, sets and the keys of objects are sorted. A whole number is an integer, even if it was written as a float.
+A time with a zone is in UTC. The form is made from JSON. So a value and its JSON text have the same form, even if the
+text is read without the type. Times are the exception: without the type, a time is only a text.
 """
 
 from __future__ import annotations
@@ -18,17 +19,20 @@ import msgspec
 
 from perdure.values.json import encode_value
 
-_WHOLE_MAX = 2**53  # Beyond this, a float cannot represent every integer.
+_WHOLE_MAX = 2**53  # A float cannot represent every integer beyond this.
 
 
 def canonical(value: Any, *, numbers: bool = True) -> bytes:
-    """Return the canonical JSON of the value. Without `numbers`, numbers and times stay as they are written."""
+    """Return the canonical JSON of the value. Without `numbers`, numbers and times keep the form in which they were
+    written.
+    """
     return msgspec.json.encode(_plain(value, _Form(numbers, numbers)), order="sorted")
 
 
 def plain(value: Any) -> Any:
-    """Return the value in JSON's own types, with sets sorted, for readers that have no type for it. Raises nothing: a
-    value without a JSON form is returned unchanged."""
+    """Return the value in JSON's own types, with sets sorted. Readers use this form if they do not have the type. Never
+    raises: a value without a JSON form is returned unchanged.
+    """
     try:
         return _plain(value, _Form(False, False))
     except Exception:  # noqa: BLE001 - users' classes may raise anything
@@ -36,14 +40,15 @@ def plain(value: Any) -> Any:
 
 
 def digest(value: Any, *, instants: bool = True) -> str:
-    """Return a hash of the canonical form. Without `instants`, times stay as they are written, as in earlier
-    versions."""
+    """Return a hash of the canonical form. Without `instants`, times keep the form in which they were written, as in
+    earlier versions of Perdure.
+    """
     form = msgspec.json.encode(_plain(value, _Form(True, instants)), order="sorted")
     return hashlib.sha256(form).hexdigest()[:32]
 
 
 def number_text(number: float) -> str:
-    """Return a float as JSON; a whole number is written as an integer."""
+    """Return a float as JSON text; a whole number is written as an integer."""
     return msgspec.json.encode(_whole(number)).decode()
 
 
@@ -52,7 +57,7 @@ def _whole(number: float) -> float:
 
 
 class _Form(NamedTuple):
-    """The values that are made equal, beside the order: numbers, and times in different zones."""
+    """The rules for equal values besides sorting: numbers written in two ways, and times in different zones."""
 
     numbers: bool
     instants: bool
@@ -83,7 +88,7 @@ def _plain(value: Any, form: _Form) -> Any:
 def _in_utc(time: datetime) -> datetime:
     try:
         return time.astimezone(UTC)
-    except OverflowError:  # Within a day of the earliest or the latest datetime.
+    except OverflowError:  # The time is within a day of the earliest or the latest datetime.
         return time
 
 

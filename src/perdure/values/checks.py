@@ -44,7 +44,7 @@ def checked_tags(tags: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def checked_option(text: object, what: str) -> str | None:
-    """Return a text, or None if it was left out. Raises InvalidArguments."""
+    """Return a text, or None if the caller left it out. Raises InvalidArguments."""
     return None if text is None else checked_text(text, what)
 
 
@@ -63,7 +63,7 @@ def checked_number(number: object, what: str) -> int:
 
 
 def checked_version(version: object) -> int | None:
-    """Return a version, or None if it was left out. Raises InvalidArguments."""
+    """Return a version, or None if the caller left it out. Raises InvalidArguments."""
     return None if version is None else checked_number(version, "version")
 
 
@@ -75,14 +75,14 @@ def checked_flag(flag: object, what: str) -> bool:
 
 
 def checked_texts(texts: object, what: str, one: str = "") -> list[str]:
-    """Return a list of ids or names. Errors call each of them `one`. Raises InvalidArguments."""
+    """Return a list of ids or names. An error message calls each of them `one`. Raises InvalidArguments."""
     if isinstance(texts, str) or not isinstance(texts, Sequence):
         raise InvalidArguments(f"{what} is a list of texts, not {shown(texts)}")
     return [checked_text(text, one or f"each of {what}") for text in texts]
 
 
 def checked_time(time: object, what: str) -> int | None:
-    """Return a time as microseconds since the epoch, or None if it was left out. Raises InvalidArguments."""
+    """Return a time as microseconds since the epoch, or None if the caller left it out. Raises InvalidArguments."""
     if time is None:
         return None
     if not isinstance(time, datetime):

@@ -1,8 +1,9 @@
-"""Digests of arguments. A replay compares them to notice code that calls a step or a child with other arguments.
+"""Digests of arguments. A replay compares digests to notice changed code that calls a step or a child with other
+arguments.
 
-A digest covers the arguments that the call gives, in their order, without defaults. So a parameter may be renamed, or
-added with a default. Sets and keys are sorted, so the digest is the same in every process. A checksum is enough: an
-attacker who can write to a journal can also write results, and has no need to forge a digest.
+A digest covers the arguments of the call in their order, without defaults. So you may rename a parameter, or add a
+parameter with a default. Sets and keys are sorted, so a digest is the same in every process. A checksum is enough. An
+attacker who can write to a journal can also write results, and does not need to forge a digest.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ import msgspec
 from perdure.values.canonical import canonical
 from perdure.values.json import Signature, python_form
 
-# The digest of larger arguments is LARGE, since encoding them would make replays slow.
+# The digest of larger arguments is LARGE, because encoding them would make replays slow.
 BYTES_MAX: Final = 1024
-SURELY_LARGE_CHARS: Final = 2 * BYTES_MAX  # of JSON, in which parameters have names
+SURELY_LARGE_CHARS: Final = 2 * BYTES_MAX  # characters of JSON, which includes the names of the parameters
 LARGE: Final = "large"
 
 _encode: Final = msgspec.json.Encoder(enc_hook=python_form, order="deterministic").encode
 
 
 def digest_of(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return the digest of the arguments: eight digits, LARGE if they are large, or empty if they have no JSON form. An
-    empty digest counts as equal to every other digest."""
+    """Return the digest of the arguments: eight digits, or LARGE if the arguments are large. It is empty if they have
+    no JSON form. An empty digest counts as equal to every other digest.
+    """
     for value in args:
         if type(value) is str and len(value) > BYTES_MAX:
             return LARGE
@@ -47,7 +49,7 @@ def digest_of(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any
 def _by_place(
     names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the same arguments, with as many as possible given by place instead of by name."""
+    """Return the same arguments, with as many as possible passed by position instead of by name."""
     found, rest = list(args), dict(kwargs)
     for name in names[len(args) :]:
         if name not in rest:

@@ -1,6 +1,8 @@
-"""Exceptions as data and back. A workflow always gets the rebuilt exception, both the first time and in every replay.
+"""Exceptions as data, and exceptions rebuilt from data. A workflow always gets the rebuilt exception, live and in every
+replay.
 
-The stored form of a failure is bounded, including its causes and the members of a group: see the limits below.
+The stored form of a failure has a bounded size, which includes its causes and the members of a group. The limits are
+below.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ _WHERE = "_perdure_where"
 
 
 class _Room:
-    """The space that is left to store one failure. Once it is used up, only the beginnings of messages are stored."""
+    """The space that remains for storing one failure. Once the space is used up, only the beginnings of messages are
+    stored.
+    """
 
     def __init__(self) -> None:
         self._left = FAILURE_MAX_CHARS
@@ -60,7 +64,7 @@ class _Room:
 
 
 def to_failure(error: BaseException, *, entry: int | None = None, history: Sequence[Attempt] = ()) -> Failure:
-    """Return the exception as data. Never raises: parts that have no JSON form, or are too large, are left out."""
+    """Return the exception as data. Never raises. Parts that are too large or have no JSON form are left out."""
     if (sent := _sent(error)) is not None:
         return msgspec.structs.replace(sent, entry=entry, history=list(history), where=where_of(error))
     failure = _to_failure(error, _Room(), 0)
@@ -97,8 +101,7 @@ def _cause(error: BaseException) -> BaseException | None:
 
 
 def _data(error: BaseException, room: _Room) -> tuple[list[Any] | None, dict[str, Any], dict[str, Any], bool]:
-    """Return the exception's arguments, its attributes, its built-in fields, and whether something had to be left
-    out."""
+    """Return the exception's arguments, its attributes, its built-in fields, and whether a part was left out."""
     given = [error.message] if isinstance(error, BaseExceptionGroup) else list(error.args)
     args = encoded(given)
     if args is NO_FORM or not room.has(args):
@@ -128,11 +131,11 @@ def _stored(values: Mapping[str, Any], room: _Room) -> tuple[dict[str, Any], boo
 
 
 def rebuild(failure: Failure, *, run_id: str, position: str = "", seq: int | None = None) -> Exception:
-    """Rebuild the exception, as an instance of its own class or of a class that derives from it and StepFailed. If this
-    process has not imported the class, the result is a StepFailed.
+    """Rebuild the exception. The result is an instance of the original class, or of a class that derives from the
+    original class and StepFailed. If this process has not imported the class, the result is a StepFailed.
 
-    After several attempts, the cause of the exception is a MaxRetriesExceeded with the history. The MaxRetriesExceeded
-    has the exception's original cause.
+    If the step was attempted several times, the cause of the exception is a MaxRetriesExceeded with the history. The
+    cause of the MaxRetriesExceeded is the exception's original cause.
     """
     members = [rebuild(one, run_id=run_id) for one in failure.members]
     error = replica(failure, members, message_of, run_id=run_id, position=position)
@@ -166,10 +169,10 @@ class _Unrepeatable(StepFailed, NonRetryable): ...
 
 
 def receive(failure: Failure, *, run_id: str, position: str, is_final: bool = False) -> BaseException:
-    """Rebuild an exception that another process sent. Its stored form is the failure that was sent, with the stack of
-    that process.
+    """Rebuild an exception that another process sent. If it is stored, its stored form is the failure that was sent,
+    with the stack of that process.
 
-    `is_final` says that no retry policy applies to it, as with SystemExit.
+    With `is_final`, no retry policy applies to the exception, as with SystemExit.
     """
     rebuilt = rebuild(failure, run_id=run_id, position=position)
     error = _Unrepeatable(failure.message) if is_final else rebuilt
@@ -178,12 +181,14 @@ def receive(failure: Failure, *, run_id: str, position: str, is_final: bool = Fa
 
 
 def mark(error: BaseException, seq: int) -> None:
-    """Mark an exception with the journal entry that it came from."""
+    """Mark an exception with the number of the journal entry that it came from."""
     error.__dict__[_MARK] = seq
 
 
 def locate(error: BaseException, where: str) -> None:
-    """Mark an exception with the place in the workflow where it was raised, for people: the branch of a graph."""
+    """Mark an exception with the place in the workflow where it was raised, as a text for people, for example the
+    branch of a graph.
+    """
     error.__dict__[_WHERE] = where
 
 
@@ -194,7 +199,7 @@ def where_of(error: BaseException) -> str:
 
 
 def is_marked(error: BaseException) -> bool:
-    """Whether the exception came from the journal, not from the code that runs now."""
+    """Whether the exception came from the journal, and not from the code that runs now."""
     return _MARK in error.__dict__
 
 
@@ -204,11 +209,12 @@ def _sent(error: BaseException) -> Failure | None:
 
 
 def entry_of(error: BaseException, elapsed: int = 0) -> int | None:
-    """Return the earliest journal entry that caused this exception: its own entry, or else the entry of one of its
-    causes. A bare TimeoutError belongs to the entry at which the last timeout had passed (`elapsed`).
+    """Return the earliest journal entry that caused this exception. This is the exception's own entry, or the entry of
+    one of its causes. A TimeoutError without an entry belongs to the entry at which the last timeout had passed
+    (`elapsed`).
 
-    If the exception is a step's own failure, its context is ignored: the workflow had already handled that earlier
-    failure, and a retry must not repeat it.
+    If the exception is a step's own failure, its context is ignored. The workflow had already handled that earlier
+    failure, so a retry must not repeat it.
     """
     return min(_marks(error, set(), elapsed), default=None)
 
@@ -234,7 +240,7 @@ def type_name(cls: type) -> str:
 
 
 def brief(error: BaseException) -> tuple[str, str]:
-    """Return the exception's class name and message, as they were in the process that raised it."""
+    """Return the exception's class name and message, as the process that raised it saw them."""
     sent = _sent(error)
     return (type_name(type(error)), message_of(error)) if sent is None else (sent.type, sent.message)
 

@@ -1,6 +1,6 @@
 """Python values as JSON text and back, typed by annotations, through msgspec.
 
-Workflows and steps always receive values decoded from the stored text, both live and in a replay.
+Workflows and steps always receive values that were decoded from the stored text, live and in a replay.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from perdure.values.patterns import Searches
 from perdure.values.type_patterns import check_patterns
 
 PAYLOAD_MAX_BYTES = 2 * 1024 * 1024
-ANY_SIZE: Final = sys.maxsize  # the size is bounded elsewhere
+ANY_SIZE: Final = sys.maxsize  # no limit here: the size is bounded elsewhere
 _LONG_NUMBER_DIGITS = 300
-_LONG_NUMBER = re.compile("(?<![0-9])[0-9]{300}")  # only from a number's first digit on
-UNSTORABLE_TEXT = re.compile("[\0\ud800-\udfff]")  # in keys and names: NUL and lone surrogates
+_LONG_NUMBER = re.compile("(?<![0-9])[0-9]{300}")  # a match must begin at a number's first digit
+UNSTORABLE_TEXT = re.compile("[\0\ud800-\udfff]")  # NUL and lone surrogates, which keys and names must not have
 _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _IMMUTABLE = frozenset({str, int, float, bool, type(None), bytes})
 
@@ -38,8 +38,9 @@ def bytes_of(text: str) -> int:
 
 
 def to_text(value: Any, what: str, payload_max: int = PAYLOAD_MAX_BYTES) -> str:
-    """Return the value as JSON text. Raises UnstorableValue, with the type and the path, if the value cannot be
-    stored."""
+    """Return the value as JSON text. Raises UnstorableValue, with the type and the path of the part, if the value
+    cannot be stored.
+    """
     try:
         data = _ENCODER.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
@@ -61,8 +62,11 @@ def to_text(value: Any, what: str, payload_max: int = PAYLOAD_MAX_BYTES) -> str:
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether the value contains no NaN or infinity: a fast check first, an exact one if needed."""
-    import json  # Rarely needed, so it is imported late.
+    """Whether the value contains no NaN and no infinity.
+
+    A fast check comes first, and an exact check only if needed.
+    """
+    import json  # Imported late, because it is rarely needed.
 
     try:
         json.dumps(msgspec.to_builtins(value, str_keys=True, enc_hook=python_form), allow_nan=False)
@@ -73,7 +77,7 @@ def _is_finite(value: Any) -> bool:
 
 def python_form(value: Any) -> Any:
     """Return a Python form of an object that msgspec does not know. Sets stay sets."""
-    dump = getattr(value, "model_dump", None)  # A pydantic model, without importing pydantic.
+    dump = getattr(value, "model_dump", None)  # This recognises a pydantic model without importing pydantic.
     if dump is not None:
         return dump()
     raise NotImplementedError(f"objects of type {type(value).__qualname__} have no JSON form")
@@ -86,11 +90,11 @@ def _encode_hook(value: Any) -> Any:
     raise NotImplementedError(f"objects of type {type(value).__qualname__} have no JSON form")
 
 
-_SEARCH_STEPS_MAX: Final = 200_000  # of all patterns in one value: about 30 ms
+_SEARCH_STEPS_MAX: Final = 200_000  # steps of all patterns in one value: about 30 ms
 
 
 class _Hook:
-    """Decodes types that msgspec does not know. All texts of one value share a budget for their patterns."""
+    """Decodes types that msgspec does not know. All texts of one value share one budget for matching patterns."""
 
     __slots__ = ("searches",)
 
@@ -114,7 +118,7 @@ _ENCODER = msgspec.json.Encoder(enc_hook=_encode_hook)
 
 
 def encode_value(value: Any) -> bytes:
-    """Return the value as JSON, unchecked."""
+    """Return the value as JSON, without checks."""
     return _ENCODER.encode(value)
 
 
@@ -166,12 +170,12 @@ class Signature:
         return self._parameters
 
     def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Raise InvalidArguments unless the function can be called like this."""
+        """Raise InvalidArguments unless the function can be called with these arguments."""
         if kwargs or not self.least <= len(args) <= self.most:
             self._bind(args, kwargs)
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the given arguments by parameter name."""
+        """Return the arguments of the call by parameter name."""
         if not kwargs and self.least <= len(args) <= self.most:
             return dict(zip(self._names, args, strict=False))
         try:
@@ -198,7 +202,10 @@ class Signature:
         return text
 
     def read(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments for a call. Raises UnstorableValue if the text no longer fits the function."""
+        """Return the arguments for a call.
+
+        Raises UnstorableValue if the text no longer fits the function's parameters.
+        """
         given = self._resolve()[1].read(text, self.about_input)
         if self.most >= 0:
             values = astuple(given)
@@ -227,11 +234,11 @@ class Signature:
     def copy(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], payload_max: int = PAYLOAD_MAX_BYTES
     ) -> tuple[tuple[Any, ...], dict[str, Any], int]:
-        """Return a copy of the arguments, and the length of their JSON. With the copy, later changes by the caller or
-        the callee have no effect. The length is 0 if the arguments are immutable and need no copy. The arguments are
-        not stored, so a `payload_max` below the default does not count.
+        """Return a copy of the arguments, and the length of their JSON. Because of the copy, changes that the caller or
+        the callee makes later have no effect on each other. The length is 0 if the arguments are immutable and need no
+        copy. The arguments are not stored, so a `payload_max` below the default is ignored.
 
-        Raises InvalidDefinition if the annotations make no sense, before the callee has done anything.
+        Raises InvalidDefinition if the annotations are invalid, before the function is called.
         """
         if self._readers is None:
             self._resolve()
@@ -249,8 +256,9 @@ class Signature:
         return self._resolve()[0]
 
     def _resolve(self) -> tuple[Reader, Reader]:
-        """Resolve the annotations at first use, since they may name classes that are defined further down in the
-        module."""
+        """Resolve the annotations at first use, because they may name classes that are defined further down in the
+        module.
+        """
         if self._readers is None:
             hints = _type_hints(self._function, self.what, self._local_names)
             fields: list[tuple[str, Any, Any]] = []
@@ -276,13 +284,14 @@ def _type_hints(function: Callable[..., Any], what: str, local_names: Mapping[st
         raise InvalidDefinition(
             f"{what} has an annotation that cannot be found: {error}; define the type at the top level of its module"
         ) from error
-    except Exception as error:  # Annotations are expressions, which may raise anything.
+    except Exception as error:  # Annotations are expressions, so evaluating them may raise any exception.
         raise InvalidDefinition(f"{what} has an annotation that makes no sense: {error!r}") from error
 
 
 def _result_type(hints: Mapping[str, Any]) -> Any:
     wanted = hints.get("return", Any)
-    return Any if wanted in (typing.NoReturn, typing.Never) else wanted  # needs no result type
+    # A function that never returns needs no result type.
+    return Any if wanted in (typing.NoReturn, typing.Never) else wanted
 
 
 def local_names(function: Callable[..., Any], depth: int) -> Mapping[str, Any]:
@@ -293,7 +302,7 @@ def local_names(function: Callable[..., Any], depth: int) -> Mapping[str, Any]:
 
 
 def _culprit(value: Any, path: str = "$", depth: int = 0) -> str | None:
-    """Return the part of the value that cannot be stored, and its path. None if nothing is found."""
+    """Return the part of the value that cannot be stored, and its path. Return None if no part is found."""
     if isinstance(value, float) and not math.isfinite(value):
         return f"{value} at {path} is not a number that JSON has"
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 1024:

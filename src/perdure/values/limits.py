@@ -1,4 +1,4 @@
-"""The limits of an engine or a client: how many, how large, and for how long."""
+"""The limits of an engine or a client: numbers, sizes and durations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.values.arguments import Duration, shown, span_of
 PAYLOAD_BYTES_MAX: Final = 2 * 1024 * 1024
 HIERARCHY_LEVELS_MAX: Final = 1_000
 _COUNT_MAX: Final = 2**53
-_SECONDS_MAX: Final = 100 * 366 * 86_400  # Threads cannot wait for much longer.
+_SECONDS_MAX: Final = 100 * 366 * 86_400  # A thread cannot wait for much longer.
 _MAY_BE_ZERO: Final = frozenset({"live_runs_max", "recoveries_max", "restarts_max"})
 _TOO_MUCH: Final = "%s is more than any machine has"
 
@@ -21,25 +21,27 @@ _TOO_MUCH: Final = "%s is more than any machine has"
 class Limits(Struct, frozen=True, kw_only=True):
     """The limits of an engine or a client. A client uses the limits of the store and of events.
 
-    Runs: an engine keeps at most `live_runs_max` suspended runs in memory and replays the others on demand. A workflow
-    that runs `callbacks_max` callbacks without waiting for anything is held. A run whose process died `recoveries_max`
-    times while it executed is held as poison. Hierarchies of operations have at most `hierarchy_levels_max` levels.
+    Runs: an engine keeps at most `live_runs_max` suspended runs in memory, and replays other runs on demand. A run is
+    held if its workflow code runs `callbacks_max` callbacks without waiting for anything. A run is held as poison if
+    its process died `recoveries_max` times while the run executed. Hierarchies of operations have at most
+    `hierarchy_levels_max` levels.
 
-    Steps: at most `steps_max` run at once, plain functions in `threads_max` threads, those with `process=True` in
-    `processes_max` processes (by default as many as there are processors). At shutdown they have `grace_s` to end. If a
-    step blocks the event loop for `blocked_warn_s`, a warning names it.
+    Steps: at most `steps_max` steps run at once. Plain functions run in `threads_max` threads. Steps with
+    `process=True` run in `processes_max` processes; the default is the number of processors. At shutdown, running steps
+    have `grace_s` to end. If a step blocks the event loop for `blocked_warn_s`, a warning names it.
 
     Values: an input, a result or an event takes at most `payload_bytes_max` bytes as JSON. An event is kept for
-    `event_retention` unless its class says otherwise, and `events_pending_max` of one name may wait to be read.
+    `event_retention`, unless its class says otherwise. At most `events_pending_max` events of one name may wait to be
+    read.
 
-    The store: after `patience_s` without an answer, callers get StoreUnavailable. An engine whose store cannot be used
-    (StoreMisconfigured) starts over: it drops its runs, and registers again after a pause that doubles from
-    `restart_first_s` to `restart_max_s`. After `restarts_max` restarts the next failure stops it for good, unless it
-    worked for `restart_forget_s` in between. A failed commit is resent after `resend_first_s`, then after pauses that
-    grow to `resend_max_s`.
+    The store: after `patience_s` without an answer, callers get StoreUnavailable. If an engine's store cannot be used
+    (StoreMisconfigured), the engine restarts: it drops its runs, and registers again after a pause. The pause doubles
+    from `restart_first_s` to `restart_max_s`. After `restarts_max` restarts, the next failure stops the engine for
+    good. If the engine worked for `restart_forget_s` between two restarts, the count begins again. A failed commit is
+    resent after `resend_first_s`, then after pauses that grow to `resend_max_s`.
 
-    The coordinator: callers wait while `inbox_max` operations are queued; a batch has at most `batch_ops_max`
-    operations and `batch_bytes_max` bytes.
+    The coordinator: callers wait while `inbox_max` ops are queued. A batch has at most `batch_ops_max` ops and
+    `batch_bytes_max` bytes.
     """
 
     live_runs_max: int = 20_000

@@ -1,7 +1,7 @@
-"""Escape control characters in log messages, since anybody can choose ids and names and cause errors.
+"""Escape control characters in log messages, because ids, names and error texts can come from anybody.
 
-A line break in a run's id would begin a log line, and escape sequences would reach the terminal of the person who reads
-the log. So control characters are written as escapes.
+A line break in a run's id could begin a false log line. Escape sequences would reach the terminal of the person who
+reads the log. So control characters are written as escapes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def tame(text: str) -> str:
 
 
 def tame_lines(text: str) -> str:
-    """Return a text of several lines, with all other control characters escaped."""
+    """Return a text of several lines, with all control characters except line breaks escaped."""
     return "\n".join(tame(line) for line in text.splitlines())
 
 
@@ -34,8 +34,9 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 class _Tame(logging.Filter):
-    """Escapes the message of a log record before any handler sees it, and indents the lines of its traceback, so that
-    no line looks like another record."""
+    """Escapes the message of a log record before any handler sees it. It also indents the lines of the traceback, so
+    that no line looks like another record.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         said = record.getMessage()
@@ -51,7 +52,7 @@ _TAME: Final = _Tame()
 
 
 def tame_logs() -> None:
-    """Make Perdure's own loggers escape their messages. Calling it again changes nothing."""
+    """Make Perdure's own loggers escape their messages. A second call changes nothing."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_TAME)
 

@@ -1,16 +1,17 @@
 """The worst-case cost of a search with Python's `re`, computed from the pattern alone.
 
-msgspec checks `Meta(pattern=…)` with `re`, which tries one way to match after the other. With some patterns, a short
-text has so many ways that the search takes for ever. `cost_of` bounds the number of ways. It builds an automaton whose
-states are the places of the pattern that read a character, and looks for two paths that read the same text.
+msgspec checks `Meta(pattern=…)` with `re`. A search with `re` tries one way to match after the other. With some
+patterns, a short text has so many ways to match that the search practically never ends. `cost_of` computes a bound for
+the number of ways. It builds an automaton. The states are the places of the pattern that read a character. Then it
+looks for two paths that read the same text.
 
-- If two such paths lead from a state back to itself, the number of ways doubles with each turn: the time is
+- If two different paths lead from a state back to itself, the number of ways doubles with each turn, so the time is
   exponential.
-- If one path can stay in a state while another path leads to a second state and can stay there, the time grows with the
-  square of the text's length. For a chain of such states, it grows with a higher power.
+- If one path can stay in a state while another path leads to a second state and stays there, the time grows with the
+  square of the text's length. For a chain of these states, the time grows with a higher power.
 - Otherwise the time is proportional to the length of the text.
 
-The result may be too high, but never too low: a pattern with the cost 1 is linear.
+The result may be too high, but is never too low. So a search for a pattern with the cost 1 is linear.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ _parser: Any = import_module("re._parser")
 _constants: Any = import_module("re._constants")
 
 EXPONENTIAL: Final = 1_000
-_STATES_MAX: Final = 150  # With more states, bounded repetitions are treated as unbounded.
+_STATES_MAX: Final = 150  # If a pattern has more states, its bounded repetitions are treated as unbounded.
 _TRIPLES_MAX: Final = 20_000
-_WAYS_MAX: Final = 100_000  # of matching one text, if no repetition is unbounded
-_WAYS_ANYWHERE_MAX: Final = 300  # the same, if each place of the text is tried
+_WAYS_MAX: Final = 100_000  # ways to match one text, if no repetition is unbounded
+_WAYS_ANYWHERE_MAX: Final = 300  # ways to match one text, if the search tries each place of the text
 _CHARS: Final = (1 << 128) - 1
 _MULTILINE, _DOTALL, _IGNORECASE, _ASCII = 8, 16, 2, 256
 # Characters beyond ASCII, in four disjoint kinds: digits, other word characters, spaces, and all others.
@@ -53,22 +54,24 @@ _ANY: Final = _Chars(_CHARS, _ALL)
 @dataclass(slots=True)
 class _Part:
     """A part of a pattern: the states that it can begin and end with, and whether it can read nothing. `ends_free` are
-    the end states after which nothing more is required. `skips_free` says that the part can read nothing and requires
-    nothing else, in contrast to an assertion."""
+    the end states after which the pattern requires nothing more. `skips_free` says that the part can read nothing and
+    then requires nothing else. An assertion reads nothing too, but requires something.
+    """
 
     first: list[int] = field(default_factory=list)
     last: list[int] = field(default_factory=list)
     ends_free: list[int] = field(default_factory=list)
     skips: bool = True
     skips_free: bool = True
-    ways: int = 1  # of matching one text, without unbounded repetitions
+    ways: int = 1  # ways to match one text, without unbounded repetitions
     has_loop: bool = False
 
 
 @lru_cache(maxsize=1024)
 def cost_of(pattern: str) -> int:
     """Return the power of the text's length with which the time of a search grows: 1 is linear. EXPONENTIAL or more
-    means that no power is enough."""
+    means that the time grows faster than any power.
+    """
     tree = _parser.parse(pattern)
     is_anywhere = not _is_anchored(tree, tree.state.flags)
     ways = _ways(tree)
@@ -81,8 +84,9 @@ def cost_of(pattern: str) -> int:
 
 
 def _ways(tree: Any) -> int | None:
-    """Return the largest number of ways in which one text can match at one place. None if the pattern has an unbounded
-    repetition, or a part that cannot be counted, for example a look-around."""
+    """Return the largest number of ways in which one text can match at one place. Return None if the pattern has an
+    unbounded repetition, or a part that cannot be counted, for example a look-around.
+    """
     found = 1
     for name, value in tree:
         inner: int | None = 1
@@ -117,12 +121,13 @@ class _Automaton:
         self._chars: list[_Chars] = []
         self._follow: list[set[int]] = []
         self._extra = 1  # the cost of look-arounds, and of loops around parts that read nothing
-        self._depth = 0  # of nested unbounded repetitions
+        self._depth = 0  # the depth of nested unbounded repetitions
 
     def cost(self, tree: Any) -> int:
         whole = self._sequence(tree, tree.state.flags)
         starts = set(whole.first)
-        if self._is_anywhere and not whole.skips_free:  # A pattern that can match nothing matches at the first place.
+        # A pattern that can match the empty text matches at the first place.
+        if self._is_anywhere and not whole.skips_free:
             anywhere = self._state(_ANY)
             self._follow[anywhere] |= {anywhere, *whole.first}
             starts = {anywhere}
@@ -185,7 +190,7 @@ class _Automaton:
             case "GROUPREF_EXISTS":
                 _, yes, no = value
                 return self._choice([self._sequence(one or (), flags) for one in (yes, no)])
-            case _:  # A reference to a group: it reads whatever the group has read.
+            case _:  # A reference to a group reads whatever the group has read.
                 found = self._loop(self._one(_ANY), skips=True)
                 found.ends_free, found.skips_free = [], False
                 return found
@@ -218,7 +223,8 @@ class _Automaton:
         for _ in range(fewest):
             found = self._then(found, self._sequence(inner, flags))
         if most > fewest:
-            # Built from the last repetition back: each may be left out only together with all later repetitions.
+            # The repetitions are built from the last to the first. A repetition may be left out only together with all
+            # later repetitions.
             rest = _Part()
             for _ in range(most - fewest):
                 rest = self._optional(self._then(self._sequence(inner, flags), rest))
@@ -245,8 +251,9 @@ class _Automaton:
         return part
 
     def _looked_at(self, inner: Any, flags: int) -> _Part:
-        """Return the part of a look-ahead or look-behind. It is matched like a pattern of its own, at each place where
-        the search reaches it."""
+        """Return the part of a look-ahead or look-behind. The search matches it like a separate pattern, at each place
+        that it reaches.
+        """
         other = _Automaton(self._states_max, is_anywhere=False)
         whole = other._sequence(inner, flags)
         cost = max(other._extra, other._paths(whole, set(whole.first)).cost())
@@ -259,8 +266,8 @@ class _Automaton:
 class _Paths:
     """An automaton that is searched for paths that read the same text.
 
-    A path that has reached a free end has found a match. `re` may try to make the match longer, but never goes back
-    before it. So only paths that avoid free ends (`inner`) can be tried in vain.
+    A path that has reached a free end has found a match. `re` may try to make the match longer, but never goes back to
+    an earlier place. So only paths that avoid free ends (`inner`) can be tried without success.
     """
 
     def __init__(
@@ -286,7 +293,7 @@ class _Paths:
         if self._twice or self._ways > _WAYS_MAX or any(map(self._doubles, circles)):
             return EXPONENTIAL
         after = {state: self._chained(state, self._inner, self._inner_circles) for state in self._inner_circles}
-        # An inner circle leads to other circles, and none of these leads back, so the chains end.
+        # An inner circle leads to other circles, and these never lead back, so the chains end.
         longest: dict[int, int] = {}
 
         def chain(state: int) -> int:
@@ -300,7 +307,7 @@ class _Paths:
         return 1 + max(chains, default=0)
 
     def _doubles(self, circle: frozenset[int]) -> bool:
-        """Whether two different paths lead from a state of a circle back to that state with the same text."""
+        """Whether two different paths with the same text lead from a state of a circle back to that state."""
         state = next(iter(circle))
         apart = [pair for pair in self._pairs((state, state), circle) if pair[0] != pair[1]]
         return any((state, state) in self._pairs(pair, circle) for pair in apart)
@@ -318,8 +325,10 @@ class _Paths:
         return found
 
     def _chained(self, state: int, follow: _Follow, circles: dict[int, frozenset[int]]) -> set[int]:
-        """Return the states of inner circles that are chained to this state: the same text leads from this state back
-        to itself, from this state to the other state, and from the other state back to itself."""
+        """Return the states of inner circles that are chained to this state. A state is chained if one and the same
+        text leads from this state back to itself, from this state to the other state, and from the other state back to
+        itself.
+        """
         own = self._inner_circles.get(state, frozenset())
         candidates = (_reached({state}, self._inner) & self._inner_circles.keys()) - own
         return {one for one in candidates if self._is_chained(state, one, follow, circles[state])}
@@ -339,7 +348,7 @@ class _Paths:
         return False
 
     def _meet(self, *states: int) -> bool:
-        """Whether there is a character that all of these states read."""
+        """Whether one character exists that all of these states read."""
         bits, kinds = _CHARS, _ALL
         for state in states:
             bits &= self._chars[state].ascii
@@ -392,8 +401,8 @@ def _chars_of(name: str, value: Any, flags: int) -> _Chars:
                 bits |= found.ascii
                 kinds |= found.kinds
             whole = _Chars(bits, kinds)
-            # A range beyond ASCII has only some characters of its kinds, so the negated set may have characters of all
-            # kinds.
+            # A range beyond ASCII has only some of the characters of its kinds. So the negated set may have characters
+            # of all kinds.
             is_whole = all(str(kind) in ("NEGATE", "CATEGORY") or _is_ascii(inner) for kind, inner in value)
             return (_negated(whole) if is_whole else _Chars(_CHARS & ~bits, _ALL)) if is_negated else whole
 
@@ -416,7 +425,7 @@ def _range(low: int, high: int, flags: int) -> _Chars:
         if flags & _IGNORECASE and chr(code).isalpha():
             bits |= 1 << ord(chr(code).swapcase())
     if high < 128:
-        # With IGNORECASE, K and S have relatives beyond ASCII.
+        # With IGNORECASE, K and S also match some characters beyond ASCII.
         return _Chars(bits, _LETTERS if flags & _IGNORECASE and bits & _LETTER_BITS else 0)
     return _Chars(bits | (_LETTER_BITS if flags & _IGNORECASE else 0), _kind(low) if low == high else _ALL)
 
@@ -457,7 +466,7 @@ def _negated(chars: _Chars) -> _Chars:
 
 
 def _is_anchored(tree: Any, flags: int) -> bool:
-    """Whether a match can begin only at the start of a text. Then no other place takes long."""
+    """Whether a match can begin only at the start of a text. If so, no other place is tried."""
     for name, value in tree:
         match str(name):
             case "AT":

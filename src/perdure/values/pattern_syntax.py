@@ -1,4 +1,4 @@
-"""Regular expressions as RE2 writes them, read into parts: sets of characters, sequences, choices, repetitions."""
+"""Regular expressions in RE2's syntax, parsed into parts: sets of characters, sequences, choices, repetitions."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ class PatternFailed(Exception):
 
 
 class Chars:
-    """A set of characters: ranges by their ends, and Unicode's general categories. `categories` are named by their
-    beginnings (`L`, `Lu`), each with a flag that says whether it is excluded."""
+    """A set of characters: ranges by their ends, and Unicode's general categories. A category is named by the beginning
+    of its name (`L`, `Lu`). Its flag says whether the category is excluded.
+    """
 
     __slots__ = ("categories", "highs", "ignores_case", "is_negated", "lows")
 
@@ -76,14 +77,15 @@ class Chars:
         self.ignores_case = ignores_case
 
 
-# A set; the name of an assertion; ("then", parts); ("or", parts); ("repeat", part, fewest, most or None). Every part
-# but the empty part becomes at least one state, so the number of states bounds the cost of compiling a pattern.
+# A part is a set of characters; the name of an assertion; ("then", parts); ("or", parts); or ("repeat", part, fewest,
+# most or None). Every part except the empty part becomes at least one state. So the number of states bounds the cost of
+# compiling a pattern.
 Part = Chars | str | tuple[Any, ...]
 _EMPTY: Final[Part] = ("then", [])
 
 
 def _then(parts: list[Part]) -> Part:
-    """Return parts in sequence, without empty ones such as `()` and `a{0}`."""
+    """Return parts in sequence, without empty parts such as `()` and `a{0}`."""
     found = [part for part in parts if part != _EMPTY]
     return found[0] if len(found) == 1 else ("then", found)
 
@@ -194,7 +196,7 @@ class _Parser:
                 part = _repeat(part, fewest, most)
             else:
                 return part
-            self._takes("?")  # Greedy or not makes no difference to whether there is a match.
+            self._takes("?")  # Whether a repetition is greedy makes no difference to whether the text matches.
             if self._source[self._at : self._at + 1] in ("*", "+", "?"):
                 raise PatternFailed(f"what is repeated is repeated again at character {self._at + 1}")
         return part
@@ -213,7 +215,7 @@ class _Parser:
         return self._one(self._escaped_char())
 
     def _escaped_class(self) -> tuple[Ranges | None, list[tuple[str, bool]]]:
-        """Return the set that an escape means, or None if the escape means one character."""
+        """Return the set of characters that an escape means. Return None if the escape means a single character."""
         char = self._source[self._at : self._at + 1]
         if char.lower() in _CLASSES and char:
             self._at += 1

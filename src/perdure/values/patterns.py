@@ -1,8 +1,8 @@
 """Regular expressions in RE2's syntax, for `matches` in CEL and for JSON Schemas, searched in linear time.
 
-A pattern is compiled to a nondeterministic automaton (`Pattern`). A search makes it deterministic lazily: a state of
-the search is the set of states in which the automaton can be, and it is built when a text first leads to it. The search
-never backtracks. Each new state and each character uses up a part of a budget.
+A pattern is compiled to a nondeterministic automaton (`Pattern`). A search makes the automaton deterministic step by
+step. Each deterministic state is the set of states in which the automaton can be. It is built when a text first leads
+to it. The search never backtracks. Each new state and each character uses up a part of a budget.
 
 Not supported: classes by the name of a script (`\\p{Greek}`), `\\Q…\\E`, octal numbers, look-around and
 back-references.
@@ -31,7 +31,9 @@ class Budget(Protocol):
 
 class Pattern:
     """A nondeterministic automaton. Each state has the characters that it reads (`chars`) or the assertion that must
-    hold (`assertions`), and the next states (`onward`). State 0 accepts. A state with neither only branches."""
+    hold (`assertions`), and the next states (`onward`). State 0 accepts. A state without characters and without an
+    assertion only branches.
+    """
 
     __slots__ = ("assertions", "chars", "onward", "start")
 
@@ -51,7 +53,10 @@ class Pattern:
         return len(self.onward) - 1
 
     def _emit(self, part: Part, after: int) -> int:
-        """Add the states of a part, and return the first of them. The last state leads to the state `after`."""
+        """Add the states of a part, and return its first state.
+
+        The last state of the part leads to the state `after`.
+        """
         if isinstance(part, Chars):
             return self._state(chars=part, onward=(after,))
         if isinstance(part, str):
@@ -77,7 +82,7 @@ class Pattern:
 
 
 class Search:
-    """One pattern in one evaluation, with the deterministic states that it has needed so far."""
+    """The search for one pattern in one evaluation, with the deterministic states that were built so far."""
 
     __slots__ = ("_pattern", "_states")
 
@@ -103,9 +108,10 @@ class Search:
         return bool(accepts)
 
     def _state(self, core: frozenset[int], before: str) -> dict[str, Any]:
-        """Return a deterministic state: the states in which the automaton can be, and the kind of the previous
-        character. Its entries are the next states by character; True is a match. `end` says whether the end of the text
-        matches."""
+        """Return a deterministic state. It stands for a set of states of the automaton, and for the kind of the
+        previous character. Its entries are the next states by character. The entry True means a match. The entry `end`
+        says whether the text matches if it ends here.
+        """
         key = (core, before)
         found = self._states.get(key)
         if found is None:
@@ -125,8 +131,7 @@ class Search:
         return _ACCEPT in self._closure(key[0], key[1], "", budget)
 
     def _closure(self, core: frozenset[int], before: str, char: str, budget: Budget) -> set[int]:
-        """Return the states that can be reached without reading a character, from a core and from the pattern's
-        start."""
+        """Return the states that a core and the pattern's start can reach without reading a character."""
         pattern = self._pattern
         reached: set[int] = set()
         following = [*core, pattern.start]
@@ -151,7 +156,9 @@ def _kind(char: str) -> str:
 
 
 def _holds(assertion: str, before: str, char: str) -> bool:
-    """Whether an assertion holds between two characters. Either may be missing, at the start or the end of the text."""
+    """Whether an assertion holds between two characters. At the start or the end of the text, one of the characters is
+    missing.
+    """
     if assertion == "start":
         return before == "start"
     if assertion == "end":
@@ -165,7 +172,7 @@ def _holds(assertion: str, before: str, char: str) -> bool:
 
 
 def is_among(char: str, chars: Chars) -> bool:
-    """Whether a character is one of a set."""
+    """Whether a character belongs to a set."""
     found = _in_ranges(ord(char), chars)
     if not found and chars.ignores_case:
         found = any(len(other) == 1 and _in_ranges(ord(other), chars) for other in (char.lower(), char.upper()))
@@ -180,10 +187,12 @@ def _in_ranges(code: int, chars: Chars) -> bool:
 
 
 class Searches:
-    """The searches during one decoding of a value. All its texts share a budget, and the states that were built so far.
+    """The searches during one decoding of a value. All texts of the value share one budget, and the states that were
+    built so far.
 
-    Characters are free, since the size of a value is bounded elsewhere. New states cost steps: otherwise a pattern that
-    needs many states could use a whole budget for every text of a long list."""
+    Reading a character costs nothing, because the size of a value is bounded elsewhere. New states cost steps.
+    Otherwise a pattern that needs many states could use a whole budget for every text of a long list.
+    """
 
     __slots__ = ("_left", "_made")
 

@@ -1,8 +1,8 @@
-"""Replicas of exceptions: instances made from a stored failure, without calling code of the exception's class.
+"""Replicas of exceptions: instances that are made from a stored failure, without calling code of the exception's class.
 
 If the whole exception was stored, its replica is an instance of the original class. Otherwise it is an instance of a
-class that derives from both the original class and StepFailed. Only an `Exception` of an imported module is rebuilt: a
-stored row never causes an import, and never chooses a constructor to be called.
+class that derives from both the original class and StepFailed. Only an `Exception` of an imported module is rebuilt. So
+a stored row never causes an import, and never calls a constructor.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TAGS: Final = frozenset({_BYTES, _TEXT, _TUPLE, _DICT, _FLOAT})
 _NOT_FINITE: Final = ("nan", "inf", "-inf")
 _DEPTH_MAX: Final = 50
 
-# The fields that Python's own exceptions store in C, beside their arguments.
+# The fields that Python's own exceptions keep in C, in addition to their arguments.
 _UNICODE: Final[tuple[type[Exception], ...]] = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
 _NATIVE: Final[tuple[tuple[type[Exception], tuple[str, ...]], ...]] = (
     (OSError, ("errno", "strerror", "filename", "filename2", "characters_written")),
@@ -46,13 +46,14 @@ _SHOWN_CHARS: Final = 200
 
 
 class Replica(StepFailed):
-    """A step's exception that could not be stored completely. It has the original's message and derives from its class.
+    """A step's exception that could not be stored completely. It has the message of the original exception, and derives
+    from the original class.
 
     `failure` is the stored failure. Attributes that have a JSON form are available.
     """
 
     def __init_subclass__(cls, **_options: object) -> None:
-        """Do not call the original class's hook, since nobody wrote this subclass."""
+        """Do not call the hook of the original class, because the hook does not expect a generated subclass."""
 
     def __str__(self) -> str:
         known = failure_of(self)
@@ -72,7 +73,7 @@ class Replica(StepFailed):
 
 
 def failure_of(error: BaseException) -> Failure | None:
-    """Return the stored failure that the exception was made from, unless its own class keeps it."""
+    """Return the stored failure that the exception was rebuilt from, or None."""
     found = error.__dict__.get(_FAILURE)
     if found is None and isinstance(error, StepFailed):
         found = error.__dict__.get("failure")
@@ -85,15 +86,16 @@ def known_failure(error: BaseException) -> Failure | None:
 
 
 def find_class(name: str) -> type[Exception] | None:
-    """Return the exception class of this name (`module:qualname`), if its module is imported here and still has it.
+    """Return the exception class with this name (`module:qualname`), if its module is imported here and still has the
+    class.
 
-    Returns None for classes that are not an `Exception`, since a stored row must not end this process, and for
-    StopIteration, which no future can hold.
+    Returns None for a class that is not an `Exception`, because a stored row must not end this process. Also returns
+    None for StopIteration, because an asyncio future cannot hold it.
     """
     module_name, _, qualname = name.partition(":")
     found: Any = sys.modules.get(module_name)
     for part in qualname.split("."):
-        # Do not call __getattr__ of a module or a metaclass: either may run code or import something.
+        # Do not call `__getattr__` of a module or a metaclass, because it may run code or import a module.
         if isinstance(found, type):
             found = type.__dict__["__dict__"].__get__(found).get(part)
         elif isinstance(found, types.ModuleType):
@@ -128,7 +130,7 @@ def replica(
 def _derived(cls: Any) -> type[Exception] | None:
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     try:
-        # Bypass the class's own metaclass, whose code must not run either.
+        # Bypass the class's own metaclass, because its code must not run either.
         metaclass: Any = type(cls)
         made: type[Exception] = type.__new__(metaclass, cls.__name__, (Replica, cls), names)
     except TypeError:  # The class is final, or the two classes have incompatible layouts.
@@ -180,7 +182,7 @@ def _set(base: type, error: BaseException, name: str, value: object) -> None:
 
 
 def set_cause(error: BaseException, cause: BaseException | None) -> None:
-    """Set `__cause__`, also of an exception that refuses to be changed."""
+    """Set `__cause__`, even if the exception's class refuses changes."""
     if cause is not None:
         _set(BaseException, error, "__cause__", cause)
 
@@ -190,7 +192,7 @@ def _restore(error: Exception, args: tuple[Any, ...], native: Mapping[str, Any])
         if isinstance(error, kind):
             if native:
                 empty = b"" if kind is UnicodeDecodeError else ""
-                known = {"object": empty, **native}  # It may have been too large.
+                known = {"object": empty, **native}  # The text may have been too large to store.
                 parts = [known[name] for name in ("encoding", "object", "start", "end", "reason") if name in known]
                 initialise: Any = kind.__init__
                 initialise(error, *parts)
@@ -206,7 +208,7 @@ def _restore(error: Exception, args: tuple[Any, ...], native: Mapping[str, Any])
 
 
 def _type_attributes(error: Exception) -> None:
-    """Convert the attributes of Perdure's own errors that are records, not plain values."""
+    """Convert those attributes of Perdure's own errors that are records instead of plain values."""
     if not isinstance(error, (StepFailed, RunFailed)):
         return
     held = error.__dict__
@@ -237,14 +239,15 @@ def attributes_of(error: BaseException) -> Iterator[tuple[str, Any]]:
             if isinstance(found, types.MemberDescriptorType) and base.__module__ != "builtins":
                 try:
                     yield name, found.__get__(error)
-                except AttributeError:  # Nothing was assigned to it.
+                except AttributeError:  # The slot has no value.
                     continue
     yield from list(error.__dict__.items())
 
 
 def native_of(error: BaseException) -> dict[str, Any]:
-    """Return the encoded values that an exception written in C keeps beside its arguments and attributes; NO_FORM for a
-    value that cannot be encoded."""
+    """Return the encoded values that an exception written in C keeps in addition to its arguments and attributes.
+    NO_FORM replaces a value that cannot be encoded.
+    """
     if f"{type(error).__module__}:{type(error).__qualname__}" == _VALIDATION:
         return _validation_state(error)
     found: dict[str, Any] = {}
@@ -254,7 +257,8 @@ def native_of(error: BaseException) -> dict[str, Any]:
         for name in names:
             try:
                 value = vars(base)[name].__get__(error)
-            except (KeyError, AttributeError, TypeError):  # Not in this Python, or nothing was assigned to it.
+            # This version of Python does not have the field, or the field has no value.
+            except (KeyError, AttributeError, TypeError):
                 continue
             if value is not None:
                 found[name] = encoded(value)
@@ -321,7 +325,7 @@ def decoded(value: Any) -> Any:
 
 
 class _Shown:
-    """Replaces an input that has no JSON form. It looks the same in a message."""
+    """Replaces an input that has no JSON form, and looks the same in a message."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -1,4 +1,4 @@
-"""Retry policies and their arithmetic. Randomness comes in as an argument."""
+"""Retry policies and their arithmetic. The random number is passed in as an argument."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Literal
 from perdure.errors import InvalidDefinition, MaxRetriesExceeded, Misuse, NonRetryable
 from perdure.values.arguments import Duration, checked, shown, span_of
 
-# Errors that another attempt cannot cure: the program is being stopped, memory is exhausted, or the code says so.
+# Errors that another attempt cannot cure. The program is being stopped, memory is exhausted, or the error itself says
+# that it is final.
 HOPELESS: tuple[type[BaseException], ...] = (
     KeyboardInterrupt,
     SystemExit,
@@ -32,15 +33,16 @@ _MAXIMUM = timedelta(seconds=300)
 class Retry:
     """How often and when a failed step is retried.
 
-    `attempts` counts the first try. `backoff` says how the pause before the n-th retry grows: with "exponential" it is
-    initial × multiplier^(n-1), with "linear" initial × n, with "none" always `initial`. The pause is at most `maximum`.
-    Then it varies at random by the fraction `jitter` of itself: up to half of that more or less. Durations are
-    timedeltas or seconds. `maximum` is five minutes by default, or `initial` if that is longer. `retry_on` limits
-    retries to these exceptions, and `give_up_on` excludes some. `recoverable` replaces both lists, and `delay` replaces
-    the computed pause. A pause longer than a second survives a crash, with the number of attempts made.
+    `attempts` includes the first attempt. `backoff` says how the pause before the n-th retry grows. With "exponential"
+    the pause is initial × multiplier^(n-1), with "linear" it is initial × n, and with "none" it is always `initial`.
+    The pause is at most `maximum`. Then the pause varies at random, by at most half of `jitter` times the pause, up or
+    down. Durations are timedeltas or seconds. The default of `maximum` is five minutes, or `initial` if that is longer.
+    `retry_on` limits retries to these exceptions, and `give_up_on` excludes exceptions from retries. `recoverable`
+    replaces both lists, and `delay` replaces the computed pause. A pause longer than a second survives a crash,
+    together with the number of attempts so far.
 
-    If the exception has an attribute `retry_after_s`, the next attempt comes after at least that many seconds, a day at
-    most. So a step can respect a server's Retry-After.
+    If the exception has an attribute `retry_after_s`, the next attempt waits at least that many seconds, but at most a
+    day. So a step can respect a server's Retry-After.
     """
 
     attempts: int = 3
@@ -55,7 +57,7 @@ class Retry:
     backoff: Backoff = "exponential"
 
     def __post_init__(self) -> None:
-        # Check now: otherwise an error in a policy would show only when a step fails, perhaps months later.
+        # Check the policy now. Otherwise a mistake would show only when a step fails, perhaps months later.
         if type(self.attempts) is not int or self.attempts < 1:
             raise InvalidDefinition(
                 f"Retry(attempts={self.attempts!r}): attempts counts the first try, so a whole number, at least 1"
@@ -83,7 +85,7 @@ class Retry:
 
     @classmethod
     def never(cls) -> Retry:
-        """Return a policy of one attempt."""
+        """Return a policy without retries."""
         return cls(attempts=1)
 
     @property
@@ -95,7 +97,9 @@ class Retry:
         return _seconds(_MAXIMUM if self.maximum is None else self.maximum)
 
     def again(self, attempt: int, error: BaseException) -> bool:
-        """Whether another attempt follows attempt number `attempt`, counted from 1, which ended with this error."""
+        """Whether another attempt follows after attempt number `attempt` has ended with this error. Attempts are
+        counted from 1.
+        """
         if attempt >= self.attempts or isinstance(error, HOPELESS):
             return False
         if self.recoverable is not None:
@@ -103,8 +107,9 @@ class Retry:
         return isinstance(error, self.retry_on) and not isinstance(error, self.give_up_on)
 
     def pause_us(self, attempt: int, random: float, error: BaseException | None = None) -> int:
-        """Return the microseconds between attempt number `attempt`, which ended with `error`, and the next. `random` is
-        in [0, 1)."""
+        """Return the pause in microseconds between attempt number `attempt`, which ended with `error`, and the next
+        attempt. `random` is in [0, 1).
+        """
         return max(self._own_pause_us(attempt, random), _asked_for(error))
 
     def _own_pause_us(self, attempt: int, random: float) -> int:
@@ -133,7 +138,7 @@ def _seconds(duration: Duration) -> float:
 
 
 def _asked_for(error: BaseException | None) -> int:
-    """Return the pause that an error asks for, in microseconds; 0 if it asks for none."""
+    """Return the pause that an error asks for, in microseconds. Return 0 if it asks for no pause."""
     seconds = getattr(error, "retry_after_s", None)
     if not isinstance(seconds, int | float) or not seconds > 0:
         return 0

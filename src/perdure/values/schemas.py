@@ -1,7 +1,7 @@
-"""JSON Schemas: the schema of a Python type, and whether a value fits a schema.
+"""JSON Schemas: make the schema of a Python type, and check whether a value fits a schema.
 
-This module knows the keywords that msgspec and pydantic write for types, and those that people use for forms. It
-refuses a schema with any other keyword, so that no answer is checked only in part.
+This module knows the keywords that msgspec and pydantic use for types, and the keywords that people use for forms. It
+refuses a schema with any other keyword. Otherwise a value would be checked only in part.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ _FORMATS: Final[Mapping[str, Any]] = {
 
 
 def schema_of(wanted: Any) -> dict[str, Any]:
-    """Return the schema of a type, or a schema unchanged. Raises InvalidArguments if the type has none, or if the
-    schema has an unknown keyword."""
+    """Return the schema of a type. If a schema is passed, return it unchanged. Raises InvalidArguments if the type has
+    no schema, or if the schema has an unknown keyword.
+    """
     if wanted is None:
         return {}
     if isinstance(wanted, Mapping):
         schema = dict(wanted)
-    elif (write := getattr(wanted, "model_json_schema", None)) is not None:  # A pydantic model.
+    elif (write := getattr(wanted, "model_json_schema", None)) is not None:  # The type is a pydantic model.
         schema = write()
     else:
         try:
@@ -61,15 +62,15 @@ def schema_of(wanted: Any) -> dict[str, Any]:
 
 
 def _message(error: Exception) -> str:
-    """Return msgspec's message, unless msgspec could not even show the type."""
+    """Return msgspec's message. If msgspec could not even show the type, return a message of our own."""
     return str(error) if isinstance(error, TypeError) else "it is no type"
 
 
 def misfit(value: Any, schema: Mapping[str, Any], steps_max: int = _STEPS_MAX) -> Found | None:
-    """Return where and why a JSON value does not fit a schema; None if it fits.
+    """Return the place and the reason if a JSON value does not fit a schema. Return None if the value fits.
 
-    The number of steps is bounded, whatever the schema and the value are. A value that takes more than two million
-    steps does not fit. With a smaller `steps_max`, raises TooManySteps if the value takes more steps than that.
+    The number of steps is bounded, whatever the schema and the value are. A value that needs more than two million
+    steps does not fit. With a smaller `steps_max`, raises TooManySteps if the value needs more steps than that.
     """
     try:
         return next(_misfits(value, schema, _Check(schema, steps_max), "$", 0), None)
@@ -77,7 +78,8 @@ def misfit(value: Any, schema: Mapping[str, Any], steps_max: int = _STEPS_MAX) -
         if steps_max < _STEPS_MAX:
             raise
         return "$", f"to check it takes more than {_STEPS_MAX:,} steps; make it smaller, or its schema simpler"
-    except PatternFailed as error:  # An earlier version, which allowed other patterns, stored the schema.
+    # The schema was stored by an earlier version of Perdure, which allowed other patterns.
+    except PatternFailed as error:
         return "$", f"its schema has a pattern that cannot be used: {error}"
 
 
@@ -163,7 +165,7 @@ def _target(reference: str, root: Any) -> Any:
 
 
 class _Check:
-    """One check of a value, with the rest of its budget and the patterns that it has used so far."""
+    """One check of a value, with the steps that remain, and the patterns that it has used so far."""
 
     __slots__ = ("left", "root", "searches")
 
@@ -173,13 +175,13 @@ class _Check:
         self.searches: dict[str, Search] = {}
 
     def spend(self, steps: int) -> None:
-        """Take steps off the budget, before they are done. Raises TooManySteps."""
+        """Subtract steps from the budget, before they are done. Raises TooManySteps."""
         self.left -= steps
         if self.left < 0:
             raise TooManySteps
 
     def spend_choice(self, depth: int, choices: int = 1) -> None:
-        """Spend steps for each choice, since choices inside choices check the same value again and again."""
+        """Spend steps for each choice, because nested choices check the same value again and again."""
         self.spend(choices * (_STEPS_PER_CHOICE + depth))
 
     def matches(self, pattern: str, text: str) -> bool:
@@ -226,7 +228,7 @@ def _misfits_of_choice(value: Any, schema: Mapping[str, Any], check: _Check, at:
             found = [next(_misfits(value, part, check, at, depth), None) for part in schema[word]]
             fitting = found.count(None)
             if not fitting:
-                # The choice that matched furthest gives the best message.
+                # The choice that matched furthest gives the most useful message.
                 where, what = max((one for one in found if one is not None), key=lambda one: len(one[0]))
                 yield (where, what) if where != at else (at, f"none of {len(found)} choices fits; the last: {what}")
             elif word == "oneOf" and fitting > 1:
@@ -319,13 +321,16 @@ def _is_finite(value: Any) -> bool:
 
 
 def _fraction(value: Any) -> fractions.Fraction:
-    """Return a number as it is written, so that 0.3 is three times 0.1. A Decimal is not used, since it would need as
-    many digits as the quotient."""
+    """Return the exact value of a number as it is written, so that 0.3 is three times 0.1. Decimal is not used, because
+    it would need as many digits as the quotient.
+    """
     return fractions.Fraction(value if isinstance(value, int) else repr(value))
 
 
 def _is_same(one: Any, other: Any, check: _Check) -> bool:
-    """Whether two values are equal as JSON, where true is not 1. Each comparison spends steps. Raises TooManySteps."""
+    """Whether two values are equal as JSON. In JSON, true does not equal 1. Each comparison spends steps. Raises
+    TooManySteps.
+    """
     check.spend(1)
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(_is_same(*pair, check) for pair in zip(one, other, strict=True))
@@ -335,8 +340,9 @@ def _is_same(one: Any, other: Any, check: _Check) -> bool:
 
 
 def _identity(value: Any, check: _Check) -> str:
-    """Return a text that is the same for two values exactly if they are equal as JSON. A text is used because a sender
-    can make hashes of numbers collide, but not hashes of texts. Raises TooManySteps."""
+    """Return a text that is equal for two values if, and only if, the values are equal as JSON. A text is used because
+    a sender can make hashes of numbers collide, but not hashes of texts. Raises TooManySteps.
+    """
     check.spend(1)
     if isinstance(value, list):
         return f"[{','.join(_identity(one, check) for one in value)}]"
@@ -369,7 +375,7 @@ _TYPES: Final[Mapping[str, Callable[[Any], bool]]] = {
     "string": _is_text,
 }
 
-# For each keyword: the test whether it applies to a value, and the test whether a value satisfies it.
+# For each keyword: a test whether the keyword applies to a value, and a test whether the value satisfies it.
 _LIMITS: Final[Mapping[str, tuple[Callable[[Any], bool], Callable[[Any, Any], bool]]]] = {
     "minimum": (_is_number, lambda value, limit: value >= limit),
     "maximum": (_is_number, lambda value, limit: value <= limit),

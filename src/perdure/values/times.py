@@ -8,7 +8,7 @@ from typing import Final
 from perdure.errors import Misuse
 from perdure.values.arguments import Duration, shown, span_of
 
-_SLEEP_MAX_S: Final = 1000 * 366 * 24 * 3600  # A thousand years: Python has no later dates than 9999.
+_SLEEP_MAX_S: Final = 1000 * 366 * 24 * 3600  # A thousand years, because Python's last date is in the year 9999.
 
 
 def to_datetime(at: int) -> datetime:
@@ -26,7 +26,7 @@ def from_datetime(when: datetime) -> int:
 
 
 def seconds_of(duration: Duration, verb: str) -> float:
-    """Return a duration in seconds. Raises Misuse if it is not a duration, or longer than a thousand years."""
+    """Return a duration in seconds. Raises Misuse if it is not a duration, or if it is longer than a thousand years."""
     seconds = span_of(duration, f"{verb}(): the duration").total_seconds()
     if not seconds < _SLEEP_MAX_S:
         raise Misuse(f"{verb}({shown(duration)}) is longer than any run lives; at most {_SLEEP_MAX_S:,} seconds")

@@ -1,9 +1,9 @@
 """Patterns in users' types, as in `Annotated[str, Meta(pattern=…)]`.
 
-msgspec checks texts against them with Python's `re`, on the event loop.
+msgspec checks texts against these patterns with Python's `re`, on the event loop.
 
-A type is refused if the time to check a text could grow faster than the length of the text. Only the pattern is
-examined, when the type is first used, so reading a value takes no extra time.
+A type is refused if the time for checking a text can grow faster than the length of the text. Only the pattern is
+examined, when its type is first used. So reading a value takes no extra time.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _compiles(pattern: str) -> bool:
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError):
-        return False  # msgspec has refused it already.
+        return False  # msgspec has already refused the type.
     return True
 
 

@@ -1,6 +1,6 @@
-"""Reads shaped for people: stored rows as plain values with their payloads decoded. One noun per module.
+"""Views: stored rows as plain values for people, with decoded payloads. One noun per module.
 
-A view never fails because one stored value is damaged: in place of that value it shows what is damaged.
+A view never fails because a stored value is damaged. In the place of that value, it shows what is damaged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dead letters: events that their run did not read before it ended, or could not read."""
+"""Dead letters: events that their run had not read when it ended, or could not read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class DeadLetterView(Struct, frozen=True, kw_only=True):
     """An event that its run did not read.
 
     Without a `reason`, the run ended before it read the event. With a `reason`, the event did not fit the class that
-    the run waited for: then `target_status` is "misfit", and `target_ended_at` is when that was found out.
+    the run waited for. In this case `target_status` is "misfit", and `target_ended_at` is the time when that was found.
     """
 
     id: str

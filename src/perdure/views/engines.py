@@ -14,9 +14,9 @@ from perdure.views.values import shown_time
 class EngineView(Struct, frozen=True, kw_only=True):
     """An engine or a client that is alive.
 
-    `workflows` has the code of the engine: the name and version of each workflow, and the name and topic of each
-    operation. It is empty for a client. `versions` has the name, the topic and the version of each operation that has a
-    version.
+    `workflows` has the code of the engine. For a workflow it has the name and the version, and for an operation the
+    name and the topic. It is empty for a client. `versions` has the name, the topic and the version of each operation
+    that has a version.
     """
 
     id: str
@@ -28,7 +28,7 @@ class EngineView(Struct, frozen=True, kw_only=True):
 
 
 def engine_view(engine: Engine) -> EngineView:
-    """Return an engine as it has registered."""
+    """Return the view of an engine's row."""
     return EngineView(
         id=engine.id,
         host=engine.host,

@@ -13,7 +13,9 @@ from perdure.views.values import shown_time, shown_value
 
 
 class EventView(Struct, frozen=True, kw_only=True):
-    """An event that waits to be read. `to` is the run that it was sent or assigned to; None for a broadcast event."""
+    """An event that waits to be read. `to` is the run to which the event was sent or given. It is None for a broadcast
+    event.
+    """
 
     id: str
     number: int

@@ -1,4 +1,4 @@
-"""Hierarchies of operations: their runs as a tree, and what happened to each message."""
+"""Hierarchies of operations: their runs as a tree, and the events of each message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perdure.views.runs import RunTree
 class HierarchyEventView(Struct, frozen=True, kw_only=True):
     """An event of one message in a hierarchy of operations.
 
-    `scope` is the id of the run, or of the root, that it belongs to.
+    `scope` is the id of the run or the root that the event belongs to.
     """
 
     scope: str

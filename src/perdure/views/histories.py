@@ -20,7 +20,9 @@ from perdure.views.values import damaged_failure, shown_failure, shown_time, sho
 
 
 class EntryView(Struct, frozen=True, kw_only=True):
-    """An entry of a run's journal. `archived_attempt` is set if a retry set the entry aside."""
+    """An entry of a run's journal. If a retry has set the entry aside, `archived_attempt` is the attempt that the entry
+    belonged to.
+    """
 
     seq: int
     position: str
@@ -58,14 +60,14 @@ class History(Struct, frozen=True, kw_only=True):
 def entry_view(entry: Entry, codec: Codec, attempt: int | None = None, *, is_graph: bool = False) -> EntryView:
     """Return an entry of a journal.
 
-    If a retry archived the entry, `attempt` is the attempt of the run that the entry belongs to.
+    If a retry archived the entry, `attempt` is the attempt of the run to which the entry belonged.
     """
     # The engine writes the values of timers without the codec.
     table = "journal" if attempt is None else "journal_archive"
     row = f"entry {entry.seq} of run {entry.run_id!r}"
     plain = shown_value(entry.value, PlainCodec() if entry.kind == "timer" else codec, f"{table}.value of {row}")
     if is_graph and entry.kind == "step" and isinstance(plain, dict) and STAGED in plain:
-        plain = plain["value"]  # The value that the step returned, without the artifacts that it staged.
+        plain = plain["value"]  # This is the value that the step returned, without its staged artifacts.
     failure = stored_failure(entry.failure, f"{table}.failure of {row}")
     for column, at in (("started_at", entry.started_at), ("at", entry.at)):
         if not TIME_MIN <= at <= TIME_MAX:
@@ -85,7 +87,7 @@ def entry_view(entry: Entry, codec: Codec, attempt: int | None = None, *, is_gra
 
 
 def message_event_view(row: MessageEventRow, codec: Codec) -> EntryView:
-    """Return an event of an operation's run as an entry of its journal."""
+    """Return an event of an operation's run, in the form of a journal entry."""
     failure: Failure | None = None
     if row.exception is not None:
         failure = shown_failure(

@@ -1,4 +1,4 @@
-"""Runs as users see them: one run, a page of runs with its cursor, a tree of runs."""
+"""Runs for display: one run, a page of runs with its cursor, a tree of runs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _CURSOR_TIME: Final = re.compile(r"-?[0-9]{1,18}|[1-8][0-9]{18}", re.ASCII)  # a
 
 
 class RunView(Struct, frozen=True, kw_only=True):
-    """A run as it is stored. Input and output are plain JSON values; lists leave payloads out (None).
+    """A run in its stored state. Input and output are plain JSON values. In lists they are None.
 
-    For a run of an operation, `topic` is the topic of the message that the run handles ("" if a version of Perdure
-    without topics stored the run), and `workflow_version` is set once code with a version has begun the run.
-    `stranded` says why no engine can continue the run: no live engine has its code. It is None for all other runs.
+    For a run of an operation, `topic` is the topic of its message. It is "" if the run was stored by a version of
+    Perdure without topics. `workflow_version` is set once code with a version has begun the run. `stranded` says why no
+    engine can continue the run. It is set if no live engine has the run's code. It is None for all other runs.
     """
 
     id: str
@@ -54,7 +54,7 @@ class RunView(Struct, frozen=True, kw_only=True):
 
 
 class Page(Struct, frozen=True, kw_only=True):
-    """A page of runs, newest first. Pass `cursor` to get the next page; it is None on the last page."""
+    """A page of runs, newest first. Pass `cursor` to get the next page. On the last page it is None."""
 
     runs: list[RunView]
     cursor: str | None
@@ -63,8 +63,8 @@ class Page(Struct, frozen=True, kw_only=True):
 class RunTree(Struct, frozen=True, kw_only=True):
     """A run and its children, oldest first.
 
-    The root of a hierarchy of operations may be a message that was emitted from outside, instead of a run. Then its
-    `model` says so.
+    At the root of a hierarchy of operations, there may be a message from outside instead of a run. In this case `model`
+    says so.
     """
 
     run: RunView
@@ -90,7 +90,7 @@ class RunTree(Struct, frozen=True, kw_only=True):
         count = 0
         waiting: list[tuple[RunTree, str] | str] = [
             (self, "")
-        ]  # each tree with its parent; or the line of an edge, which comes after its child
+        ]  # each tree with its parent, or the line of an edge; an edge comes after its child
         while waiting:
             one = waiting.pop()
             if isinstance(one, str):
@@ -107,7 +107,7 @@ class RunTree(Struct, frozen=True, kw_only=True):
 
 
 def run_view(run: Run, stored: StoredRun | None = None, codec: Codec | None = None) -> RunView:
-    """Return a run for people; with its payloads if `stored` and `codec` are given."""
+    """Return the view of a run. If `stored` and `codec` are given, the view includes the payloads."""
     payloads: dict[str, Any] = {}
     if stored is not None and codec is not None:
         payloads = {
@@ -140,7 +140,7 @@ def run_view(run: Run, stored: StoredRun | None = None, codec: Codec | None = No
 
 
 def to_cursor(run: Run) -> str:
-    """Return the cursor of the page that follows this run."""
+    """Return the cursor for the page that begins after this run."""
     return f"{run.created_at}:{run.id}"
 
 

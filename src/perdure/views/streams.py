@@ -15,8 +15,8 @@ from perdure.views.values import plain_value, shown_time
 class StreamItemView(Struct, frozen=True, kw_only=True):
     """An item of a run's stream.
 
-    `offset` is its number in the stream, from 1 on. `position` and `attempt` identify the step that wrote the item.
-    They are None if workflow code wrote it.
+    `offset` is its number in the stream, counted from 1. `position` and `attempt` identify the step that wrote the
+    item. They are None if workflow code wrote it.
     """
 
     offset: int

@@ -1,5 +1,6 @@
-"""Stored values, failures and times as views show them. A damaged value is shown as damaged, and all other values are
-shown as usual."""
+"""Stored values, failures and times in the form that views show. A damaged value is shown as damaged, and all other
+values are shown as usual.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +19,22 @@ from perdure.values.times import to_datetime
 
 
 class Unreadable(Struct, frozen=True):
-    """Stands in a view for a stored value that is not JSON, or that the codec cannot decode. `damaged` says why."""
+    """Replaces, in a view, a stored value that is not JSON or that the codec cannot decode. `damaged` says why."""
 
     damaged: str
 
 
 def plain_value(text: str | None, codec: Codec, place: str) -> Any:
-    """Return a stored payload as plain JSON values. `place` names its column and row. Raises RowDamaged."""
+    """Return a stored payload as plain JSON values. `place` names the column and the row of the payload. Raises
+    RowDamaged.
+    """
     if isinstance(found := shown_value(text, codec, place), Unreadable):
         raise RowDamaged(found.damaged)
     return found
 
 
 def shown_value(text: str | None, codec: Codec, place: str) -> Any:
-    """Return a stored payload as plain JSON values, or Unreadable.
+    """Return a stored payload as plain JSON values. Return Unreadable if that is not possible.
 
     Lists use this, so that one damaged value does not break the list.
     """
@@ -50,12 +53,12 @@ def unreadable(place: str, text: str | None, error: Exception) -> str:
 
 
 def stored_failure(text: str | None, place: str) -> Failure | None:
-    """Return a failure that is stored as JSON, or one that says that it cannot be read."""
+    """Return a failure that is stored as JSON. If it cannot be read, return a failure that says so."""
     return shown_failure(lambda: None if text is None else msgspec.json.decode(text, type=Failure), place)
 
 
 def shown_failure(read: Callable[[], Failure | None], place: str) -> Failure | None:
-    """Return the failure that `read` gives, or one that says that it cannot be read."""
+    """Return the failure that `read` returns. If it cannot be read, return a failure that says so."""
     try:
         return read()
     except Exception as error:  # noqa: BLE001 - a codec is the user's and may raise anything
@@ -70,7 +73,7 @@ def damaged_failure(what: str) -> Failure:
 def shown_time(at: int) -> datetime:
     """Return a stored time as a datetime.
 
-    A number beyond the range of datetime gives the first or the last datetime.
+    A number beyond the range of datetime becomes the first or the last datetime.
     """
     return to_datetime(min(max(at, TIME_MIN), TIME_MAX))
 

@@ -1,7 +1,8 @@
-"""The pages: one module for each page, with a template of the same name. A page may have a script of the same name too.
+"""The pages: one module for each page, with a template of the same name. A page may also have a script of the same
+name.
 
-The menu has the nouns of an engine's facets, in their order. `handlers` has actions of a run's page. `sign_in` is not
-in the menu.
+The menu has the nouns of an engine's facets, in their order. `handlers` has the actions of a run's page for handlers
+outside. `sign_in` is not in the menu.
 """
 
 from __future__ import annotations

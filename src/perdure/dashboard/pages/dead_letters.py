@@ -23,7 +23,7 @@ async def show(visit: Visit) -> Shown:
 
 
 async def replay(visit: Visit, form: Form) -> str:
-    """Send a dead letter again."""
+    """Send the event of a dead letter again."""
     to = form.text("to").strip() or None
     await visit.client.dead_letters.replay(visit.part("letter_id"), to=to, actor=visit.caller.name)
     return url("dead-letters", said="replayed")

@@ -1,4 +1,4 @@
-"""Definitions: list the workflows that live engines have, and start one."""
+"""Definitions: list the workflows that live engines have, and start a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Definition(Struct, frozen=True, kw_only=True):
     workflow: str
     version: str
     engines: list[str]
-    topics: list[str]  # if it is an operation: the topics whose messages it handles
+    topics: list[str]  # the topics whose messages it handles, if it is an operation
     picture: Any
 
 
@@ -49,7 +49,7 @@ async def show(visit: Visit) -> Shown:
 
 
 async def start(visit: Visit, form: Form) -> str:
-    """Start a run. If the form has an id, sending it again starts no second run."""
+    """Start a run. If the form has an id, sending the form again starts no second run."""
     arguments = json_of(form.text("input"), "The input")
     if not isinstance(arguments, dict):
         raise Wrong("The input must be an object: the arguments by name, or {} for none.")

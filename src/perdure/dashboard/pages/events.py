@@ -42,7 +42,7 @@ async def send(visit: Visit, form: Form) -> str:
 
 
 def json_of(text: str, what: str) -> Any:
-    """Return a JSON value that somebody has typed, or None if the field is empty. Raises Wrong."""
+    """Return the JSON value that somebody has typed. Return None if the field is empty. Raises Wrong."""
     if not text.strip():
         return None
     try:

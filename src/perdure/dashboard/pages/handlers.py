@@ -1,6 +1,6 @@
-"""Handlers that no engine has, such as people or other systems: complete, fail and roll back their runs.
+"""Handlers that are people or other systems: complete, fail and roll back their runs.
 
-These are actions of a run's page. The page shows the message that the run handles.
+These are actions on a run's page. The page shows the message that the run handles.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ _DONE_OUTSIDE: Final = ["seen", "committed"]  # the whole journal of a run that 
 
 
 def wanted(run: RunView, journal: Sequence[EntryView]) -> Literal["do", "undo"] | None:
-    """Return what a person or another system has to do for a run: do its work, or undo it. Return None if there is
-    nothing to do."""
+    """Return what a person or another system must do for a run: do its work, or undo its work. Return None if there is
+    nothing to do.
+    """
     if run.model != "operation" or run.stranded is None:
         return None
     if run.status == Status.CREATED:
@@ -30,7 +31,7 @@ def wanted(run: RunView, journal: Sequence[EntryView]) -> Literal["do", "undo"] 
 
 
 async def complete(visit: Visit, form: Form) -> str:
-    """Complete the run. A second request fails, because the run has ended."""
+    """Complete the run. A second request fails, because the run has already ended."""
     run_id = visit.part("run_id")
     values = json_of(form.text("values"), "The result")
     if values is not None and not isinstance(values, dict):

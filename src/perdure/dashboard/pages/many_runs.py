@@ -1,4 +1,4 @@
-"""The same change to many runs. Before the change is made, the page shows what will happen to each run."""
+"""One change that is made to many runs. Before it is made, the page shows what will happen to each run."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from perdure.views import RunView
 
 _RUNS_MAX: Final = 1_000
 _NAMED_MAX: Final = 50
-_NAMED_CHARS_MAX: Final = 4_000  # The names are part of an address, and browsers and servers limit its length.
+# The names are part of an address, and browsers and servers limit the length of an address.
+_NAMED_CHARS_MAX: Final = 4_000
 _VERSION_DIGITS_MAX: Final = 18
 
 
 class Words(Struct, frozen=True):
-    """A part of a sentence, in its form for one run and in its form for several."""
+    """A part of a sentence, in a form for one run and a form for several runs."""
 
     one: str
     many: str
@@ -40,7 +41,7 @@ class Change(Struct, frozen=True, kw_only=True):
 
     title: str
     effect: Words
-    left: Words  # about the runs that the change does not apply to
+    left: Words  # for the runs to which the change does not apply
     can: Callable[[RunView], bool]
     do: Callable[[AnyClient, str, int, str], Awaitable[Any]]
 
@@ -129,7 +130,7 @@ async def show(visit: Visit) -> Shown:
 
 
 async def _selected(visit: Visit, ids: Sequence[str], query: str) -> list[RunView]:
-    """Return the runs with these ids, or those that the filter finds."""
+    """Return the runs with these ids, or the runs that the filter finds."""
     if len(ids) > _RUNS_MAX:
         raise Refused("invalid_request", f"at most {_RUNS_MAX} runs can be changed at once")
     if ids:
@@ -148,8 +149,9 @@ async def _selected(visit: Visit, ids: Sequence[str], query: str) -> list[RunVie
 
 
 async def change_all(visit: Visit, form: Form) -> str:
-    """Change each run at the version that the page has shown. A run that has changed since then is not changed, and the
-    next page names it."""
+    """Change each run at the version that the page has shown. If a run has changed since then, it stays as it is, and
+    the next page names it.
+    """
     name = form.text("do")
     if name not in CHANGES:
         raise Refused("invalid_request", f"there is no change {name!r:.40}")
@@ -169,7 +171,9 @@ async def change_all(visit: Visit, form: Form) -> str:
 
 
 def _named(refused: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the first of these runs as parameters of an address that is not too long."""
+    """Return the first of these runs as parameters of an address. There are only so many that the address is not too
+    long.
+    """
     named: list[tuple[str, str]] = []
     left = _NAMED_CHARS_MAX
     for run_id in refused[:_NAMED_MAX]:

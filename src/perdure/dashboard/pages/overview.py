@@ -20,9 +20,9 @@ _SPANS: Final = {
     "24h": timedelta(days=1),
 }
 _BUCKETS: Final = 48
-# How many runs of a status are counted for each bar, and in total. With a million runs, counting took 15 ms of CPU in
-# SQLite. In Postgres on a busy machine it took 30 to 100 ms, and up to 250 ms where nothing was vacuumed, because
-# Postgres then reads the row of each run.
+# How many runs of a status are counted at most: for each bar, and in total. With a million runs, counting took 15 ms of
+# CPU in SQLite. In Postgres on a busy machine it took 30 to 100 ms. Before the table was vacuumed, it took up to 250
+# ms, because Postgres then reads the row of each run.
 _BAR_MAX: Final = 1_000
 _STATUS_MAX: Final = 5_000
 _TIMED_RUNS_MAX: Final = 100
@@ -40,11 +40,11 @@ _BUSY: Final = (Status.CREATED, Status.RUNNING, Status.CANCELLING, Status.ROLLIN
 
 
 class Count(Struct, frozen=True):
-    """A number of things, counted up to a bound."""
+    """A number of things. Counting stops at a bound."""
 
     title: str
     number: int
-    target: tuple[str, str]  # the page to go to, and its filter
+    target: tuple[str, str]  # the page to which it links, and the filter there
     is_alarming: bool = False
     bound: int = _COUNTED_MAX
 
@@ -55,14 +55,15 @@ class Count(Struct, frozen=True):
 
 
 def counted(number: float, is_bounded: bool) -> str:
-    """Return a number as text, with a plus sign if there may be more."""
+    """Return a number as text. If counting stopped at the bound, it has a plus sign."""
     return f"{number:,.0f}+" if is_bounded else f"{number:,.0f}"
 
 
 async def show(visit: Visit) -> Shown:
     asked = visit.asked("span")
     span = _SPANS.get(asked, _SPANS["1h"])
-    # The plot ends at the end of a bucket, not at this moment. So it changes only when there is something new in it.
+    # The plot ends at the end of a bucket and not at this moment. So it changes only when there is something new to
+    # show.
     bucket = span / _BUCKETS
     now = datetime.now(UTC)
     end = datetime.fromtimestamp((now.timestamp() // bucket.total_seconds() + 1) * bucket.total_seconds(), UTC)

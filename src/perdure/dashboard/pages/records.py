@@ -1,4 +1,4 @@
-"""Records of a kind, each in its newest version, or all versions of one of them."""
+"""The records of a kind, each in its newest version, or all versions of one record."""
 
 from __future__ import annotations
 

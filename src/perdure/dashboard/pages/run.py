@@ -1,5 +1,6 @@
-"""The page of a run: its status and the reason for it, its failure, its history, its published values, and the changes
-that can be made."""
+"""The page of a run. It shows the run's status and the reason for it, its failure, its history, its published values,
+and the changes that can be made.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class StreamShown(Struct, frozen=True):
 
 
 class Fault(Struct, frozen=True, kw_only=True):
-    """The failure that ended a run, with the entry that it came from and its causes."""
+    """The failure that ended a run, with the entry that caused it and the causes of the failure."""
 
     failure: Failure
     entry: EntryView | None
@@ -53,7 +54,7 @@ async def show(visit: Visit) -> Shown:
         return {**_emission(tree), "drawn": None, "ancestors": [], "happened": happened[-_JOURNAL_MAX:]}
     history = await client.handle(run_id).history()
     waits = await client.handle(run_id).waits() if run.status not in FINISHED else []
-    waits = [wait for wait in waits if wait.kind != "code"]  # The page says already that the run is stranded.
+    waits = [wait for wait in waits if wait.kind != "code"]  # The page already says that the run is stranded.
     handling = handlers.wanted(run, history.journal)
     zoom = visit.asked("zoom")
     factor = int(zoom) if zoom.isascii() and zoom.isdigit() and int(zoom) in _ZOOMS else 1
@@ -87,14 +88,15 @@ async def show(visit: Visit) -> Shown:
 
 
 def _emission(tree: RunTree | None) -> Shown:
-    """Return the page of a message that was emitted from outside. The message has an id and a tree of runs below it,
-    but is not a run itself."""
+    """Return the page of a message that was emitted from outside. The message has an id, and a tree of runs below it.
+    It is not a run itself.
+    """
     assert tree is not None
     return {"title": f"{tree.run.workflow} {tree.run.id}", "run": tree.run, "is_emission": True, "tree": tree}
 
 
 def _can(run: RunView) -> dict[str, bool]:
-    """Return which changes the run allows now."""
+    """Return which changes are possible for the run now."""
     is_active = run.status not in FINISHED
     is_operation = run.model == "operation"
     return {
@@ -118,16 +120,17 @@ def _fault(run: RunView, history: History) -> Fault | None:
         causes.append(cause)
         cause = cause.cause
     kind = "" if entry is None else "step" if run.model == "operation" else entry.kind
-    # The stack of the run's failure is in the workflow code. The step's failure has its own stack; it is shown too,
-    # unless the run's stack contains it.
+    # The stack of the run's failure shows the workflow code. The failure of the step has its own stack. It is shown
+    # too, unless the run's stack already contains it.
     stack = entry.failure.stack if entry is not None and entry.failure is not None else ""
     is_same = stack in run.failure.stack
     return Fault(failure=run.failure, entry=entry, kind=kind, stack="" if is_same else stack, causes=causes)
 
 
 async def _tree(visit: Visit, run_id: str, run: RunView | None) -> tuple[RunTree | None, list[RunView]]:
-    """Return the whole tree that a run belongs to, and the runs above the run. If the tree is too large, return only
-    the part below the run."""
+    """Return the whole tree that a run belongs to, and the ancestors of the run. If the tree is too large, return only
+    the part below the run.
+    """
     above: list[RunView] = []
     top, parent = run_id, run.parent_id if run is not None else None
     while parent is not None and len(above) < _ABOVE_MAX:

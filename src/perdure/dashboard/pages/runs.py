@@ -1,4 +1,4 @@
-"""The list of runs: filter them, save filters as views, select runs to change."""
+"""The list of runs. Filter the runs, save filters as views, and select runs to change."""
 
 from __future__ import annotations
 

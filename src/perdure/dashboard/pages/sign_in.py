@@ -1,4 +1,4 @@
-"""Sign in with a token or through a provider, and sign out."""
+"""Sign-in with a token or through a provider, and sign-out."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from perdure.http.problems import Refused
 from perdure.http.rate_limit import Pace
 
 _TRIES_PER_S, _TRIES_BURST = 1, 20
-_FORM_BYTES_MAX = 16 * 1024  # Strangers may send this form, so it must cost next to nothing.
+_FORM_BYTES_MAX = 16 * 1024  # Strangers may send this form, so handling it must be cheap.
 
 
 def handlers_of(renderer: Renderer, provider: OidcProvider | None = None) -> list[ControllerRouterHandler]:
-    """Return the handlers for signing in and out. With a provider, people can sign in through it too."""
+    """Return the handlers for signing in and out. With a provider, people can also sign in through the provider."""
     responses = _Responses(renderer, provider.config.title if provider is not None else "")
     found = [*_with_token(responses), _sign_out()]
     return found if provider is None else [*found, *_through_provider(responses, provider)]
 
 
 class _Responses:
-    """The responses to somebody who signs in, and the limit on failed tries."""
+    """The responses to somebody who signs in, and the limit of failed attempts."""
 
     def __init__(self, renderer: Renderer, provider_title: str) -> None:
         self._renderer = renderer
@@ -36,18 +36,18 @@ class _Responses:
         self._tries = Pace(_TRIES_PER_S, _TRIES_BURST)
 
     def check_pace(self, request: Asked) -> None:
-        """Count a failed try. Raises Refused if there were too many from this address."""
+        """Count a failed attempt. Raises Refused if there were too many failed attempts from this address."""
         if wait_s := self._tries.wait_s(f"address {address_of(request)}"):
             raise Refused("too_many_requests", f"too many tries; try again in {wait_s} s")
 
     def form(self, status: int, to: str, wrong: str = "") -> Response[str]:
-        """Return the page with the form, and with a message about what was wrong before."""
+        """Return the page with the form. `wrong` is the message about the last attempt."""
         values = {"title": "Sign in", "caller": None, "to": to, "wrong": wrong, "through": self._provider_title}
         text = self._renderer.page("sign_in", values)
         return Response(text, status_code=status, media_type="text/html", headers=dict(HEADERS))
 
     def signed_in(self, request: Asked, session: str, to: str) -> Response[None]:
-        """Give the browser its session, and send it to the page that it asked for."""
+        """Give the browser its session, and redirect it to the page that it asked for."""
         cookie = session_cookie(session, request.headers, request.url.scheme)
         return Response(None, status_code=303, headers={"location": to, "set-cookie": cookie})
 
@@ -55,8 +55,9 @@ class _Responses:
 def _with_token(responses: _Responses) -> list[ControllerRouterHandler]:
     @get(SIGN_IN)
     async def ask(request: Asked, access: TheAccess) -> Response[str] | Response[None]:
-        """Show the form, or sign in with the start-up token: the link that a server prints when it starts contains
-        it."""
+        """Show the form, or sign in with the start-up token. The link that a server prints at its start contains this
+        token.
+        """
         to = safe_target(request.query_params.get("to", ""))
         shown = request.query_params.get("token", "")
         if shown and not await access.needs_token() and access.is_startup_token(shown):
@@ -99,8 +100,9 @@ def _sign_out() -> ControllerRouterHandler:
 def _through_provider(responses: _Responses, provider: OidcProvider) -> list[ControllerRouterHandler]:
     @get(f"{SIGN_IN}/oidc", status_code=303)
     async def begin(request: Asked, client: TheClient) -> Response[str] | Response[None]:
-        """Send the browser to the provider. The number of tries is not limited, because a try costs next to nothing,
-        and strangers behind the same proxy must not keep others from signing in."""
+        """Send the browser to the provider. The number of attempts is not limited, because an attempt is cheap.
+        Strangers behind the same proxy must not keep others from signing in.
+        """
         to = safe_target(request.query_params.get("to", ""))
         try:
             url, kept = await provider.begin(client, to)
@@ -108,7 +110,7 @@ def _through_provider(responses: _Responses, provider: OidcProvider) -> list[Con
             return responses.form(502, to, str(wrong))
         secure = secure_mark(request.headers, request.url.scheme)
         lasts = int(PENDING.total_seconds())
-        # SameSite is Lax, because the browser comes back from a page of the provider.
+        # SameSite must be Lax, because the browser comes back from a page of the provider.
         cookie = f"{COOKIE}={kept}; Path={SIGN_IN}; Max-Age={lasts}; HttpOnly; SameSite=Lax{secure}"
         return Response(None, status_code=303, headers={"location": url, "set-cookie": cookie})
 

@@ -1,4 +1,4 @@
-"""One task: its payload, and a form for its answer, made from the schema of the answer."""
+"""One task: its payload, and a form for its answer. The form is made from the schema of the answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def show(visit: Visit) -> Shown:
 
 
 async def answer(visit: Visit, form: Form) -> str:
-    """Answer the task. A second answer fails, because the task is closed."""
+    """Answer the task. A second answer fails, because the task is already closed."""
     task = await visit.client.tasks.get(visit.part("task_id"))
     value = value_of(field_of(task.schema), form)
     try:

@@ -1,4 +1,4 @@
-"""Topics: their handlers, runs that wait for a handler that no engine has, and a form to emit a message."""
+"""Topics: their handlers, the runs that wait for people or other systems, and a form that emits a message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NONCE_BYTES: Final = 12
 
 
 class Handler(Struct, frozen=True):
-    """A handler of a topic. `engines` are the hosts of the engines that have its code."""
+    """A handler of a topic. `engines` are the hosts of the engines that have the handler's code."""
 
     topic: str
     name: str
@@ -58,7 +58,7 @@ async def _handlers(client: AnyClient) -> list[Handler]:
 
 
 async def _waiting(client: AnyClient, outside: list[str]) -> list[RunView]:
-    """Return the runs that handlers without an engine have to do or to undo."""
+    """Return the runs whose work must be done or undone by handlers without an engine."""
     found: list[RunView] = []
     for name in outside:
         page = await client.runs.list(workflow=name, status=[Status.CREATED, Status.ROLLING_BACK], limit=_LIMIT)
@@ -67,8 +67,9 @@ async def _waiting(client: AnyClient, outside: list[str]) -> list[RunView]:
 
 
 async def emit(visit: Visit, form: Form) -> str:
-    """Emit a message. If the same form is sent several times, the message is emitted once, because the message's id is
-    made from the form."""
+    """Emit a message. If the same form is sent several times, the message is emitted only once, because its id is made
+    from the form.
+    """
     name, text = form.text("topic"), form.text("message")
     if name not in await visit.client.topics.handlers():
         raise Wrong(f"The topic {name!r:.80} has no handler.")

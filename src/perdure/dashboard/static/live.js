@@ -1,5 +1,5 @@
-// Keeps an open page up to date: the same address, asked for as a stream of events, tells which regions have changed.
-// A hidden page asks for nothing, and goes on when it is looked at again.
+// Keeps an open page up to date. The page requests its own address as a stream of events, and gets the regions that
+// have changed. A hidden page sends no requests. It goes on when it is visible again.
 import { morph } from "./morph.js";
 import { tellTimes } from "./times.js";
 

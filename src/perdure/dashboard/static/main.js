@@ -1,4 +1,4 @@
-// What every page does: theme, times, dialogs, and staying up to date.
+// The script of every page: the theme, times, dialogs, and updates.
 import { follow } from "./live.js";
 import { tellTimes } from "./times.js";
 
@@ -29,7 +29,7 @@ function setUpTheme() {
   show();
 }
 
-// A button with data-opens shows the dialog with that id; one with data-closes closes the dialog it is in.
+// A button with data-opens shows the dialog with that id. A button with data-closes closes the dialog around it.
 function setUpDialogs() {
   document.addEventListener("click", (event) => {
     const opener = event.target.closest("[data-opens]");
@@ -41,7 +41,7 @@ function setUpDialogs() {
   });
 }
 
-// One key for the search field, as elsewhere; a form is sent once.
+// The key `/` goes to the search field. A form can be sent only once.
 function setUpKeys() {
   document.addEventListener("keydown", (event) => {
     if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -54,13 +54,13 @@ function setUpKeys() {
     if (event.target.dataset.sent) event.preventDefault();
     event.target.dataset.sent = "yes";
   });
-  // Coming back with the browser's button must not find forms that cannot be sent.
+  // After the browser's back button, forms can be sent again.
   window.addEventListener("pageshow", () => {
     for (const form of document.forms) delete form.dataset.sent;
   });
 }
 
-// What was done is told once: a reload must not tell it again.
+// The message about the last change is shown once. After a reload, it must not be shown again.
 function forgetWhatWasSaid() {
   const here = new URL(location.href);
   if (!here.searchParams.has("said")) return;

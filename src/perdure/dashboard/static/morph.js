@@ -1,7 +1,7 @@
-// Makes what is on the page like what it should be, and touches nothing else: what has the focus keeps it, what somebody
-// types stays, what was opened stays open, and nothing scrolls.
+// Updates a region of the page to its new content, and leaves everything else alone. The focus stays, typed text stays,
+// open parts stay open, and the page does not scroll.
 
-// What belongs to the reader, not to the server.
+// Attributes that the reader changes. The server never sets them.
 const READERS = new Set(["open", "data-sent"]);
 
 function key(node) {
@@ -31,7 +31,7 @@ function one(old, wanted) {
     if (old.nodeValue !== wanted.nodeValue) old.nodeValue = wanted.nodeValue;
     return;
   }
-  // Times are told by the page itself; the texts of fields are the reader's.
+  // The page itself shows times, and the reader types the texts of fields. Neither is updated here.
   if (old.nodeName === "TIME" && old.dateTime === wanted.dateTime) return;
   if (old.nodeName === "text" && old.dataset.clock && old.dataset.clock === wanted.dataset.clock) return;
   if (old.isEqualNode(wanted)) return;
@@ -39,7 +39,7 @@ function one(old, wanted) {
   if (old.nodeName !== "TEXTAREA") children(old, wanted);
 }
 
-// Remove what stands from here to a node, if nothing of it is still wanted; whether that was so.
+// Remove the nodes from `at` up to `target`, unless one of them has a key. Return whether they were removed.
 function clear(at, target) {
   const stale = [];
   let node = at;
@@ -72,7 +72,7 @@ function children(old, wanted) {
   const list = [...wanted.childNodes];
   const wantedKeys = new Set(list.map(key).filter((name) => name !== null));
   const byKey = new Map();
-  // What goes, goes first: what stays then need not be moved, and keeps the focus.
+  // Remove old nodes first. Then the other nodes do not need to move, and keep the focus.
   for (const child of [...old.childNodes]) {
     const name = key(child);
     if (name === null) continue;
@@ -106,7 +106,7 @@ function children(old, wanted) {
   }
 }
 
-// Blanks at the ends are the template's, not the region's.
+// Update the region. Blanks at its ends come from the template and do not count.
 export function morph(region, wanted) {
   for (const root of [region, wanted]) {
     while (isBlank(root.firstChild)) root.firstChild.remove();

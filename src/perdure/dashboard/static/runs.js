@@ -1,4 +1,4 @@
-// The list of runs: views that somebody saved (in this browser), and how many runs are selected.
+// The list of runs: the views that are saved in this browser, and the number of selected runs.
 const KEY = "perdure.views";
 
 function views() {
@@ -65,7 +65,7 @@ function setUpSelection() {
   form.addEventListener("change", count);
   form.addEventListener("perdure:changed", count);
   form.addEventListener("submit", () => {
-    // All that match: then those that happen to be ticked do not count.
+    // If all matching runs are selected, the ticked boxes do not count.
     for (const box of form.querySelectorAll("input[name=id]")) box.disabled = form.elements.all.checked;
   });
   window.addEventListener("pageshow", () => {

@@ -1,4 +1,4 @@
-// Loaded before the page is drawn, so that it does not flash in the other theme.
+// Loaded before the page is drawn. Otherwise the page would flash in the other theme.
 (() => {
   let kept = null;
   try { kept = localStorage.getItem("perdure.theme"); } catch { /* a browser may keep nothing */ }

@@ -1,4 +1,4 @@
-// Times, told in the reader's own zone, and as how long ago they were.
+// Times, shown in the reader's own time zone, and as how long ago they were.
 const UNITS = [[86400, "d"], [3600, "h"], [60, "min"]];
 
 export function span(seconds) {

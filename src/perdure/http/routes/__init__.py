@@ -21,7 +21,7 @@ from perdure.http.routes import (
     topics,
 )
 
-# Routes below the API's own path. Their tags are the nouns that the command line, the dashboard and the docs use too.
+# Routes below the path of the API. Their tags are the nouns that the command line, the dashboard and the docs use too.
 ROUTERS = (
     runs.router,
     run.router,

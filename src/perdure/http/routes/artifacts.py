@@ -25,7 +25,7 @@ _MEDIA_TYPE: Final = re.compile(
     re.ASCII,
 )
 _UNKNOWN: Final = "application/octet-stream"
-# Media types that a response may name to a browser. None of them can act as a page, a script or a style.
+# Media types that a response may tell a browser. None of them can act as a page, a script or a style.
 _HARMLESS: Final = re.compile(
     r"(text/(plain|csv|markdown)|application/(json|pdf|zip|gzip|x-ndjson)|(image|audio|video|font)/(?!svg)[\w.+-]+)(;.*)?",
     re.ASCII,
@@ -33,7 +33,7 @@ _HARMLESS: Final = re.compile(
 
 
 class Artifacts(Struct, frozen=True, kw_only=True):
-    """A page of artifacts. Pass `cursor` as `after` to get the next page; it is null on the last page."""
+    """A page of artifacts. Pass `cursor` as `after` to get the next page. It is null on the last page."""
 
     artifacts: list[ArtifactView]
     cursor: str | None
@@ -50,8 +50,9 @@ async def list_artifacts(
     after: After = None,
     limit: Limit = 100,
 ) -> Artifacts:
-    """List published artifacts, newest first, without their content. `staged` adds artifacts that runs have staged and
-    not published yet."""
+    """List published artifacts, newest first, without their content. `staged` adds artifacts that runs have staged but
+    not published yet.
+    """
     within = reach_of(request).within
     found = await client.artifacts.list(
         name=name, run=run, type=type, staged=staged, within=within, after=after, limit=limit
@@ -87,7 +88,7 @@ async def content_of(client: AnyClient, artifact_id: str) -> Stream:
             "Content-Type": _safe(found.media_type),
             "Content-Length": str(found.size),
             "Content-Disposition": f"attachment; filename*=UTF-8''{quote(found.name, safe='')}",
-            # The content comes from a run. It must never act as a page of this server, whatever its media type says.
+            # The content comes from a run. It must never act as a page of this server, whatever its media type is.
             "Content-Security-Policy": "sandbox; default-src 'none'",
             "Cross-Origin-Resource-Policy": "same-origin",
             "ETag": f'"sha256-{found.digest}"',
@@ -96,7 +97,7 @@ async def content_of(client: AnyClient, artifact_id: str) -> Stream:
 
 
 def _safe(media_type: str) -> str:
-    """Return a media type, or application/octet-stream if a browser could execute it."""
+    """Return a media type. Return application/octet-stream if a browser could execute the media type."""
     is_fine = _MEDIA_TYPE.fullmatch(media_type) is not None and _HARMLESS.fullmatch(media_type.lower()) is not None
     return media_type if is_fine else _UNKNOWN
 

@@ -32,8 +32,8 @@ async def export_audit(
     until: Annotated[datetime | None, QueryParameter(description="Only changes before this time.")] = None,
 ) -> Stream:
     """Export every change of a run, a record or a token, and who requested it. The response has one JSON object per
-    line, in a stable order. Its last line is `{"type": "end", "lines": …}`; a response without this line is
-    incomplete."""
+    line, in a stable order. Its last line is `{"type": "end", "lines": …}`. A response without this line is incomplete.
+    """
     first = None if since is None else moment(since)
     last = None if until is None else moment(until)
     lines = client.audit.export(since=first, until=last)
@@ -41,7 +41,7 @@ async def export_audit(
 
 
 async def _written(lines: AsyncIterator[AuditLine], request: Asked, check_s: float) -> AsyncIterator[bytes]:
-    """Return the lines in chunks. When the token is no longer valid, the export stops without its last line."""
+    """Yield the lines in chunks. If the token is no longer valid, the export stops without its last line."""
     chunk = bytearray()
     checked_at = monotonic()
     async for line in lines:

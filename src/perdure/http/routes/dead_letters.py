@@ -1,4 +1,4 @@
-"""Dead letters: events that their run did not read before it ended."""
+"""Dead letters: events that their run had not read when it ended."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from perdure.views import DeadLetterView
 
 
 class DeadLetters(Struct, frozen=True, kw_only=True):
-    """A page of dead letters. Pass `cursor` as `after` to get the next page; it is null on the last page."""
+    """A page of dead letters. Pass `cursor` as `after` to get the next page. It is null on the last page."""
 
     dead_letters: list[DeadLetterView]
     cursor: str | None
 
 
 class Replay(Body, frozen=True, kw_only=True):
-    """The run to send the event to. Without it, the event is broadcast."""
+    """The run to which the event is sent. Without it, the event is broadcast."""
 
     to: Name | None = None
 
@@ -50,13 +50,13 @@ async def get_dead_letter(client: TheClient, letter_id: Id) -> DeadLetterView:
     responses=no(DeadLetterNotFound, RunNotFound, RunFinished, QueueFull, InvalidArguments, changes=True),
 )
 async def replay_dead_letter(request: Asked, client: TheClient, letter_id: Id, data: JSONBody[Replay]) -> SentView:
-    """Send the event of a dead letter again. When the event is delivered or queued, the dead letter is removed."""
+    """Send the event of a dead letter again. Once the event is delivered or queued, the dead letter is removed."""
     return sent_view(await client.dead_letters.replay(letter_id, to=data.to, actor=caller_of(request).name))
 
 
 @delete("/{letter_id:str}", guards=[operates], responses=no(DeadLetterNotFound, changes=True))
 async def remove_dead_letter(request: Asked, client: TheClient, letter_id: Id) -> None:
-    """Remove a dead letter for good. A record keeps who removed it."""
+    """Remove a dead letter for good. A record of the removal is kept, with the name of the caller."""
     await client.dead_letters.get(letter_id)
     await client.dead_letters.remove(letter_id, actor=caller_of(request).name)
 

@@ -21,7 +21,8 @@ class DefinitionView(Struct, frozen=True, kw_only=True):
 @get("/", guards=[reads_some], responses=no())
 async def list_definitions(request: Asked, client: TheClient) -> list[DefinitionView]:
     """List the workflows that live engines have, by name and version. Operations are not listed, because they handle
-    messages and cannot be started; see `GET /topics`."""
+    messages and cannot be started. See `GET /topics`.
+    """
     reach = reach_of(request)
     found: dict[tuple[str, str], list[str]] = {}
     handlers = await client.topics.handlers()

@@ -1,4 +1,4 @@
-"""Engines: the live processes that share the store, and the runs that no engine continues."""
+"""Engines: the live processes that share the store, and the runs that are overdue."""
 
 from __future__ import annotations
 

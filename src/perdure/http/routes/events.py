@@ -1,4 +1,4 @@
-"""Events: send them, list those that wait to be read, and purge those that have expired."""
+"""Events: send them, list events that wait to be read, and purge events that have expired."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SENDING = (RunNotWaiting, KeyReused, QueueFull, UnstorableValue, InvalidArgumen
 
 
 class NewEvent(Body, frozen=True, kw_only=True):
-    """An event. If no run waits for it, it is queued; with `strict` it is refused instead."""
+    """An event. If no run waits for the event, it is queued. With `strict`, it is refused instead."""
 
     name: Name
     value: Any = None
@@ -40,8 +40,9 @@ class NewEvent(Body, frozen=True, kw_only=True):
 
 
 class SentView(Struct, frozen=True, kw_only=True):
-    """The outcome of sending an event: it was `delivered` to the runs that waited for it, or `queued`. An event that
-    was sent before with the same key is reported as `queued`, even if it was delivered."""
+    """The outcome of sending an event: it was `delivered` to the runs that waited for it, or `queued`. If an event was
+    already sent with the same key, the outcome is `queued`, even if the event was delivered.
+    """
 
     outcome: Literal["delivered", "queued"]
     run_ids: list[str]
@@ -65,8 +66,9 @@ def sent_view(sent: Delivered | Queued) -> SentView:
 async def broadcast_event(
     request: Asked, client: TheClient, data: JSONBody[NewEvent], idempotency_key: IdempotencyKey = None
 ) -> SentView:
-    """Broadcast an event to the runs that wait for it. If no run waits for the event, it is queued until a run does.
-    With an Idempotency-Key, repeated requests send the event once."""
+    """Broadcast an event to the runs that wait for it. If no run waits for the event, it is queued until a run waits
+    for it. With an Idempotency-Key, repeated requests send the event only once.
+    """
     event = NamedEvent(data.name, data.value)
     actor = caller_of(request).name
     return sent_view(await client.send(event, key=idempotency_key, strict=data.strict, actor=actor))
@@ -81,7 +83,7 @@ async def broadcast_event(
 async def send_event(
     request: Asked, client: TheClient, run_id: Id, data: JSONBody[NewEvent], idempotency_key: IdempotencyKey = None
 ) -> SentView:
-    """Send an event to a run. With an Idempotency-Key, repeated requests send the event once."""
+    """Send an event to a run. With an Idempotency-Key, repeated requests send the event only once."""
     event = NamedEvent(data.name, data.value)
     actor = caller_of(request).name
     key = idempotency_key
@@ -94,8 +96,9 @@ async def send_event(
 async def list_events(
     request: Asked, client: TheClient, name: Text = None, to: Text = None, limit: Limit = 100
 ) -> list[EventView]:
-    """List events that wait to be read, in the order of sending. With `to`, these are the events sent to that run;
-    otherwise the broadcast events."""
+    """List events that wait to be read, in the order of sending. With `to`, list the events that were sent to that run.
+    Without `to`, list the broadcast events.
+    """
     if to is not None:
         await reach_of(request).check_run(Scope.READ, to)
     elif not caller_of(request).grants.includes(Scope.READ):
@@ -105,8 +108,9 @@ async def list_events(
 
 @post("/events:purge", guards=[operates], status_code=200, responses=no(changes=True))
 async def purge_events(client: TheClient, data: JSONBody[Nothing]) -> PurgedView:
-    """Remove expired events, old idempotency keys and ended sessions of the dashboard now. Engines do this by
-    themselves from time to time."""
+    """Remove expired events, old idempotency keys and ended sessions of the dashboard now. Engines do this regularly by
+    themselves.
+    """
     del data
     return PurgedView(removed=await client.events.purge())
 

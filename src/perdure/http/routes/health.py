@@ -1,4 +1,4 @@
-"""Health checks: whether the server is alive, and whether it is ready. Neither needs a token."""
+"""Health checks: whether the server is alive, and whether it is ready. Neither check needs a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: about this server, and about things in the store that need attention."""
+"""Metrics for Prometheus. They describe this server, and things in the store that need attention."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ _KINDS: Final = ("blocked", "poison", "paused")
 
 @get("/", guards=[reads], media_type=CONTENT_TYPE, responses=no())
 async def metrics(client: TheClient, measures: TheMeasures, streams: TheStreams) -> Response[str]:
-    """Return metrics in the text format of Prometheus. Counts of runs, tasks and dead letters in the store stop at a
-    thousand. While the store does not answer, `perdure_store_up` is 0, and the response has only the metrics of this
-    process."""
+    """Return metrics in the text format of Prometheus. Counting runs, tasks and dead letters in the store stops at a
+    thousand. If the store does not answer, `perdure_store_up` is 0, and the response has only the metrics of this
+    process.
+    """
     try:
         async with asyncio.timeout(_PATIENCE_S):
             stored = await _stored(client)

@@ -19,7 +19,7 @@ _OWN_KINDS = "perdure."
 
 
 class Records(Struct, frozen=True, kw_only=True):
-    """A page of records. Pass `cursor` as `after` to get the next page; it is null on the last page."""
+    """A page of records. Pass `cursor` as `after` to get the next page. It is null on the last page."""
 
     records: list[RecordView]
     cursor: str | None
@@ -47,7 +47,7 @@ async def get_record(
         int | None, QueryParameter(ge=1, le=2**62, description="A version. Default: the newest.")
     ] = None,
 ) -> RecordView:
-    """Return a version of a record; without `version`, the newest one."""
+    """Return a version of a record. Without `version`, return the newest version."""
     return await client.records.get(kind, name, version)
 
 
@@ -58,8 +58,9 @@ async def get_record(
     responses=no(UnstorableValue, InvalidArguments, changes=True),
 )
 async def put_record(request: Asked, client: TheClient, kind: Id, name: Id, data: JSONBody[NewRecord]) -> RecordView:
-    """Store a new version of a record. If the body equals that of the newest version, no version is added. Kinds that
-    begin with `perdure.` are reserved for Perdure's own records."""
+    """Store a new version of a record. If the body equals the body of the newest version, no version is added. Kinds
+    that begin with `perdure.` are reserved for Perdure's own records.
+    """
     if kind.startswith(_OWN_KINDS):
         raise Refused("forbidden", f"records of kind {kind!r:.80} are written by Perdure only; use a kind of your own")
     version = await client.records.put(kind, name, data.body, actor=caller_of(request).name)

@@ -1,5 +1,6 @@
-"""One run: read it, change it, cancel, pause, resume and retry it. run_details.py has the aspects of a run, and
-run_watch.py follows its changes."""
+"""One run: read, change, cancel, pause, resume and retry it. run_details.py has the other aspects of a run, and
+run_watch.py follows its changes.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +33,16 @@ _CHANGE = (RunNotFound, RunFinished, ConcurrentModification, InvalidArguments, "
 
 
 class RunChange(Body, frozen=True, kw_only=True):
-    """The new tags and the new deadline. The tags replace all tags of the run; a deadline of null removes the
-    deadline."""
+    """The new tags and the new deadline. The tags replace all tags of the run. A deadline of null removes the
+    deadline.
+    """
 
     tags: Tags | UnsetType = UNSET
     deadline: datetime | UnsetType | None = UNSET
 
 
 class Reason(Body, frozen=True, kw_only=True):
-    """Why the change is made. The audit trail keeps the reason."""
+    """The reason for the change. The audit trail keeps it."""
 
     reason: Annotated[str, Meta(max_length=10_000)] = ""
 
@@ -50,8 +52,9 @@ class Nothing(Body, frozen=True, kw_only=True):
 
 
 def _change(verb: str, *refusals: type[PerdureError]) -> post:
-    """Declare the route of a change that has a verb. Its path is below the run's path, and its response is the changed
-    run."""
+    """Return the decorator for a route that makes a change, named by a verb. The path of the route is below the run's
+    path. The response is the changed run.
+    """
     return post(
         f"/{{run_id:str}}/{verb}",
         guards=[operates_run],
@@ -73,8 +76,9 @@ async def get_run(client: TheClient, run_id: Id) -> Response[RunView]:
 async def update_run(
     request: Asked, client: TheClient, run_id: Id, data: JSONBody[RunChange], if_match: IfMatch = None
 ) -> Response[RunView]:
-    """Replace a run's tags, its deadline, or both. A token that is for some runs only cannot move a run out of its own
-    reach."""
+    """Replace a run's tags, its deadline, or both. A token that is only for some runs cannot change the tags of a run
+    so that the run is no longer one of them.
+    """
     deadline = data.deadline
     if data.tags is not UNSET:
         await reach_of(request).check_tags(run_id, data.tags)
@@ -105,7 +109,7 @@ async def cancel_run(
 async def pause_run(
     request: Asked, client: TheClient, run_id: Id, data: JSONBody[Reason], if_match: IfMatch = None
 ) -> Response[RunView]:
-    """Hold a run until it is resumed. A run that is held already stays as it is."""
+    """Hold a run until it is resumed. A run that is already held stays unchanged."""
     version = expected_version(if_match)
     await client.handle(run_id).pause(expected_version=version, reason=data.reason, actor=caller_of(request).name)
     return tagged(await found(client, run_id))
@@ -115,7 +119,7 @@ async def pause_run(
 async def resume_run(
     request: Asked, client: TheClient, run_id: Id, data: JSONBody[Nothing], if_match: IfMatch = None
 ) -> Response[RunView]:
-    """Lift a run's hold of any kind. A run that is not held stays as it is."""
+    """Lift the hold of a run, whatever its kind. A run that is not held stays unchanged."""
     del data
     await client.handle(run_id).resume(expected_version=expected_version(if_match), actor=caller_of(request).name)
     return tagged(await found(client, run_id))
@@ -140,7 +144,7 @@ async def found(client: AnyClient, run_id: str) -> RunView:
 
 
 def tagged(view: RunView) -> Response[RunView]:
-    """Return a run as a response, with its version as the ETag."""
+    """Return a response with a run. Its ETag is the run's version."""
     return Response(view, headers={"ETag": etag(view.version)})
 
 

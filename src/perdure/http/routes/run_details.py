@@ -1,4 +1,4 @@
-"""Aspects of one run: its history, its waits, its published values and streams, and the tokens of a graph's run."""
+"""Aspects of one run: its history, its waits, its published values and streams. For a graph's run, also its tokens."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def run_published_value(client: TheClient, run_id: Id, key: Id) -> Publish
 
 @get("/{run_id:str}/streams", guards=[reads_run], responses=no(RunNotFound))
 async def run_streams(client: TheClient, run_id: Id) -> dict[str, int]:
-    """Return the names of a run's streams, with the offset of the last item of each."""
+    """Return the names of a run's streams, and the offset of the last item of each."""
     return await client.handle(run_id).streams()
 
 
@@ -103,7 +103,7 @@ async def run_stream(
     ] = 0,
     limit: Limit = 100,
 ) -> StreamPage:
-    """Return items of a run's stream, in order, without waiting for more."""
+    """Return items of a run's stream in order, without waiting for more items."""
     items: list[StreamItemView] = []
     async for item in client.handle(run_id).stream(name, after=after, follow=False):
         items.append(item)
@@ -120,7 +120,7 @@ async def run_waits(client: TheClient, run_id: Id) -> list[WaitView]:
 
 @get("/{run_id:str}/tokens", guards=[reads_run], responses=no(RunNotFound, Misuse))
 async def run_tokens(client: TheClient, run_id: Id) -> TokensView:
-    """Return the tokens of a graph's run, including those that have ended, each with its path, node and state."""
+    """Return the tokens of a graph's run, including tokens that have ended, each with its path, node and state."""
     return await client.handle(run_id).tokens()
 
 
@@ -131,8 +131,9 @@ async def run_graph_events(
     after: Annotated[int, QueryParameter(ge=0, description="The number of the last event that you have.")] = 0,
     limit: Annotated[int, QueryParameter(ge=1, le=_EVENTS_MAX, description="Return at most this many.")] = 1_000,
 ) -> GraphEvents:
-    """Return the events of a graph's run, numbered from 1 on: tokens that were created, moved, joined and ended, and
-    what nodes did. Pass `cursor` as `after` to get the next page."""
+    """Return the events of a graph's run, numbered from 1 on. Tokens were created, moved, joined and ended, and nodes
+    did their work. Pass `cursor` as `after` to get the next page.
+    """
     return await client.handle(run_id).graph_events(after=after, limit=limit)
 
 
@@ -150,8 +151,9 @@ async def run_drawing(
 
 @get("/{run_id:str}/definition", guards=[reads_run], responses=no(RunNotFound, Misuse))
 async def run_definition(client: TheClient, run_id: Id) -> DefinitionView:
-    """Return the definition that a graph's run was started or last retried with, even if the code has changed since
-    then."""
+    """Return the definition that a graph's run was started or last retried with. The code may have changed since
+    then.
+    """
     return await client.handle(run_id).definition()
 
 

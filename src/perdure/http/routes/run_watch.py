@@ -1,8 +1,8 @@
-"""Changes of runs as server-sent events: the changes of one run, the items of a stream, a list of runs.
+"""Changes of runs as server-sent events. A reader can follow one run, the items of a stream, or a list of runs.
 
-A reader that was interrupted can continue where it was, on any server, because the servers keep no state for readers.
-The id of the last event says where the reader was. It is the number of a run's change, the offset of a stream's item,
-or, for a list, a short digest of each run that the reader has seen.
+A reader that was interrupted can continue where it was, on any server, because servers keep no state for readers. The
+id of the last event says where the reader was. For a run, the id is the number of a change. For a stream, it is the
+offset of an item. For a list, it has a short digest of each run that the reader has seen.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _OVER: Final = {
 
 
 class ListedRuns(Struct, frozen=True):
-    """The ids of the runs that the list has now, in order."""
+    """The ids of the runs that are in the list now, in order."""
 
     ids: list[str]
 
@@ -56,8 +56,9 @@ class ListedRuns(Struct, frozen=True):
 async def run_changes(
     request: Asked, client: TheClient, streams: TheStreams, run_id: Id, last_event_id: LastEventId = None
 ) -> Stream | Response[None]:
-    """Follow a run. The stream has an event `change`, with a row of the audit trail, for every change of the run, once
-    and in order. It ends when the run has ended."""
+    """Follow a run. For every change of the run, the stream has one event `change` with a row of the audit trail, in
+    order. It ends when the run has ended.
+    """
     seen = _number(last_event_id)
     known = await client.handle(run_id).audit()
     if known[-1].seq <= seen and _has_ended(known):
@@ -84,8 +85,9 @@ async def run_changes(
 async def follow_stream(
     request: Asked, client: TheClient, streams: TheStreams, run_id: Id, name: Id, last_event_id: LastEventId = None
 ) -> Stream | Response[None]:
-    """Follow a run's stream. The response has an event `item` for every item of the stream, from the first one on. It
-    ends when the run has ended and all items were sent."""
+    """Follow a run's stream. The response has an event `item` for every item of the stream, beginning with the first
+    item. It ends when the run has ended and all items were sent.
+    """
     after = _number(last_event_id)
     view = await found(client, run_id)
     if last_event_id is not None and view.status in FINISHED:
@@ -117,14 +119,15 @@ async def runs_changes(
     ] = 50,
     last_event_id: LastEventId = None,
 ) -> Stream:
-    """Follow the newest runs that match. The stream begins with the whole list. It has an event `run` for each run that
-    is new in the list or has changed. If the list itself has changed, an event `page` with the ids of its runs
-    follows."""
+    """Follow the newest runs that match the parameters. The stream begins with the whole list. It has an event `run`
+    for each run that is new in the list or has changed. If the order or the members of the list have changed, an event
+    `page` with the ids of its runs follows.
+    """
     seen = Seen.of(last_event_id)
 
     async def look() -> list[StreamEvent]:
         nonlocal seen
-        # The caller is identified again from time to time, and its scopes may have changed.
+        # The caller is identified again regularly, and its scopes may have changed.
         runs = (await reach_of(request).page(wanted, limit)).runs
         now = Seen.at(runs)
         new = [
@@ -140,12 +143,12 @@ async def runs_changes(
         seen = now
         return new
 
-    await reach_of(request).page(wanted, 1)  # So that a wrong request is refused before the stream begins.
+    await reach_of(request).page(wanted, 1)  # With this line, a wrong request is refused before the stream begins.
     return streams.response(looked(look, streams.poll_s), request)
 
 
 class Seen(Struct, frozen=True):
-    """The state of a list that its reader has seen: a digest of the list's order, and a digest of each run."""
+    """The state of a list that a reader has seen. It has a digest of the list's order, and a digest of each run."""
 
     page: bytes = b""
     runs: tuple[bytes, ...] = ()
@@ -161,7 +164,7 @@ class Seen(Struct, frozen=True):
 
     @classmethod
     def of(cls, text: str | None) -> Seen:
-        """Return the state that the id of an event encodes. The state is empty if this module has not made the id."""
+        """Return the state that the id of an event encodes. If this module did not make the id, the state is empty."""
         try:
             data = urlsafe_b64decode((text or "").encode("ascii"))
         except ValueError:
@@ -170,7 +173,7 @@ class Seen(Struct, frozen=True):
         return cls(marks[0], tuple(marks[1:])) if marks else cls()
 
     def text(self) -> str:
-        """Return the state as the id of an event."""
+        """Return the state as the id for an event."""
         return urlsafe_b64encode(b"".join((self.page, *self.runs))).decode()
 
 
@@ -179,13 +182,15 @@ def _mark(value: Any) -> bytes:
 
 
 def _has_ended(rows: list[AuditView]) -> bool:
-    """Whether a run has ended, by its last change. If that is not a change of the status, its `was` has the status."""
+    """Return whether a run has ended, according to its last change. If the last change was not a change of the status,
+    its `was` is the status.
+    """
     last = rows[-1]
     return (last.became if last.became in set(Status) else last.was) in FINISHED
 
 
 def _number(text: str | None) -> int:
-    """Return the number in the id of an event, or 0 if the id is not a number."""
+    """Return the number in the id of an event. Return 0 if the id is not a number."""
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 19 else 0
 
 

@@ -1,6 +1,6 @@
-"""Runs as a collection: start, list and count them, and change many at once. run.py has the routes of one run.
+"""Runs as a collection: start, list and count them, and change many runs at once. run.py has the routes of one run.
 
-A run's id may be any text, so no other word can follow `/runs/`. Actions on the collection follow a colon instead:
+A run's id may be any text. So no other word can follow `/runs/`. Actions on the collection follow a colon instead:
 `/runs:count`.
 """
 
@@ -40,8 +40,9 @@ Ids = Annotated[list[str], QueryParameter(name="id", min_items=1, max_items=_MAN
 
 
 class NewRun(Body, frozen=True, kw_only=True):
-    """A run to start. With an `id`, starting the run again changes nothing. The default `version` is the one that the
-    newest engine with the workflow has."""
+    """A run to start. With an `id`, a repeated start changes nothing. The default `version` is the version that the
+    newest engine with this workflow has.
+    """
 
     workflow: Name
     input: dict[str, Any] = field(default_factory=dict)
@@ -58,14 +59,14 @@ class NewRuns(Body, frozen=True, kw_only=True):
 
 
 class StartedRun(Struct, frozen=True, kw_only=True):
-    """The result for one of the runs to start: its `id`, or the `error` that kept it from starting."""
+    """The result for one run of the request: its `id`, or the `error` because of which it was not started."""
 
     id: str | None
     error: Problem | None
 
 
 class RunCount(Struct, frozen=True, kw_only=True):
-    """The number of runs. Counting stops at `limit`, so there may be more runs if the number equals `limit`."""
+    """The number of runs. Counting stops at `limit`. If the number equals `limit`, there may be more runs."""
 
     count: int
     limit: int
@@ -84,15 +85,16 @@ class Selection(Body, frozen=True, kw_only=True):
 
 
 class ManyChanges(Body, frozen=True, kw_only=True):
-    """A change of many runs. With `dry_run` nothing is changed, and the report has the runs that would be."""
+    """A change of many runs. With `dry_run`, nothing is changed. The report has the runs that would be changed."""
 
     selection: Selection
     dry_run: bool = False
 
 
 class ManyChangesWithReason(ManyChanges, frozen=True, kw_only=True):
-    """A change of many runs. With `dry_run` nothing is changed, and the report has the runs that would be changed. The
-    audit trails of the runs keep the `reason`."""
+    """A change of many runs. With `dry_run`, nothing is changed. The report has the runs that would be changed. The
+    audit trails of the runs keep the `reason`.
+    """
 
     reason: Annotated[str, Meta(max_length=10_000)] = ""
 
@@ -135,8 +137,9 @@ async def _start(client: AnyClient, wanted: NewRun, actor: str) -> str:
 @post("/runs:start-many", guards=[operates], status_code=200, responses=no(changes=True))
 async def start_runs(request: Asked, client: TheClient, data: JSONBody[NewRuns]) -> list[StartedRun]:
     """Start many runs in shared commits. The result has one item for each run, in the same order. If a run cannot be
-    started, the others are started nevertheless. If all runs have ids, you can send the request again, and no run
-    starts twice."""
+    started, the other runs are started nevertheless. If all runs have ids, you can repeat the request, and no run
+    starts twice.
+    """
     actor = caller_of(request).name
 
     async def start(wanted: NewRun) -> StartedRun:
@@ -189,9 +192,11 @@ async def count_runs(
 
 @post("/runs:cancel", guards=[operates], status_code=200, responses=no(Misuse, changes=True))
 async def cancel_runs(request: Asked, client: TheClient, data: JSONBody[ManyChangesWithReason]) -> BulkReport:
-    """Cancel all selected runs that have not ended, as `/runs/{run_id}/cancel` does, at most 10,000 at once.
+    """Cancel all selected runs that have not ended, as `/runs/{run_id}/cancel` does. At most 10,000 runs can be
+    selected.
 
-    If the server dies, some runs are cancelled and others are not; then send the request again."""
+    If the server dies during the request, only some of the runs are cancelled. Then send the request again.
+    """
     selection = await _selected(client, data.selection, sorted(ACTIVE))
     actor = caller_of(request).name
     return await client.runs.cancel(selection, reason=data.reason, dry_run=data.dry_run, actor=actor)
@@ -199,8 +204,9 @@ async def cancel_runs(request: Asked, client: TheClient, data: JSONBody[ManyChan
 
 @post("/runs:pause", guards=[operates], status_code=200, responses=no(Misuse, changes=True))
 async def pause_runs(request: Asked, client: TheClient, data: JSONBody[ManyChangesWithReason]) -> BulkReport:
-    """Hold all selected runs that have not ended and are not held. The limit, dry runs and crashes are as for
-    `/runs:cancel`."""
+    """Hold all selected runs that have not ended and are not held. The limit, `dry_run` and crashes work as for
+    `/runs:cancel`.
+    """
     selection = await _selected(client, data.selection, sorted(ACTIVE))
     actor = caller_of(request).name
     return await client.runs.pause(selection, reason=data.reason, dry_run=data.dry_run, actor=actor)
@@ -208,21 +214,22 @@ async def pause_runs(request: Asked, client: TheClient, data: JSONBody[ManyChang
 
 @post("/runs:resume", guards=[operates], status_code=200, responses=no(Misuse, changes=True))
 async def resume_runs(request: Asked, client: TheClient, data: JSONBody[ManyChanges]) -> BulkReport:
-    """Lift the holds of all selected runs. The limit, dry runs and crashes are as for `/runs:cancel`."""
+    """Lift the holds of all selected runs. The limit, `dry_run` and crashes work as for `/runs:cancel`."""
     selection = await _selected(client, data.selection, sorted(ACTIVE))
     return await client.runs.resume(selection, dry_run=data.dry_run, actor=caller_of(request).name)
 
 
 @post("/runs:retry", guards=[operates], status_code=200, responses=no(Misuse, changes=True))
 async def retry_runs(request: Asked, client: TheClient, data: JSONBody[ManyChanges]) -> BulkReport:
-    """Retry all selected runs that have failed. The limit, dry runs and crashes are as for `/runs:cancel`."""
+    """Retry all selected runs that have failed. The limit, `dry_run` and crashes work as for `/runs:cancel`."""
     selection = await _selected(client, data.selection, [Status.FAILED])
     return await client.runs.retry(selection, dry_run=data.dry_run, actor=caller_of(request).name)
 
 
 async def _selected(client: AnyClient, wanted: Selection, statuses: Sequence[str]) -> RunSelection:
-    """Return a selection of runs. It is limited to these statuses, unless it names statuses itself. Raises Refused if
-    it selects too many runs."""
+    """Return a selection of runs. If the selection names no statuses, it is limited to these statuses. Raises Refused
+    if it selects too many runs.
+    """
     selection = RunSelection(
         workflow=wanted.workflow,
         status=[str(status) for status in wanted.status] or list(statuses),

@@ -1,4 +1,6 @@
-"""Tasks: work that runs wait for. People answer tasks; programs elsewhere, in any language, claim and complete them."""
+"""Tasks: work that runs wait for. People answer tasks. Programs elsewhere, in any language, claim and complete
+tasks.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ _ERROR_MAX_CHARS = 10_000
 
 
 class Tasks(Struct, frozen=True, kw_only=True):
-    """A page of tasks. Pass `cursor` as `after` to get the next page; it is null on the last page."""
+    """A page of tasks. Pass `cursor` as `after` to get the next page. It is null on the last page."""
 
     tasks: list[TaskView]
     cursor: str | None
@@ -37,8 +39,9 @@ class Answer(Body, frozen=True, kw_only=True):
 
 
 class Claim(Body, frozen=True, kw_only=True):
-    """The queue to take tasks from, the worker that takes them, how many tasks it takes, and its lease: how long the
-    tasks stay with the worker without a heartbeat."""
+    """The queue, the worker, the maximum number of tasks, and the lease. The lease is how long the tasks stay with the
+    worker without a heartbeat.
+    """
 
     queue: Name
     worker: Name
@@ -47,7 +50,7 @@ class Claim(Body, frozen=True, kw_only=True):
 
 
 class Heartbeat(Body, frozen=True, kw_only=True):
-    """A sign of life of a worker. `details` say how far the worker got, for the worker that claims the task next."""
+    """A sign of life of a worker. `details` tell the next worker that claims the task how far this worker got."""
 
     worker: Name
     details: Any = None
@@ -64,8 +67,9 @@ class StagedArtifact(Body, frozen=True, kw_only=True, omit_defaults=True):
 
 class Result(Body, frozen=True, kw_only=True, omit_defaults=True):
     """The result of a task. A task of a graph's remote node takes a `result`, `context_updates` for the run's context,
-    and artifacts. Every other task takes artifacts and one answer, either as `result` or as `context_updates`. The
-    answer must fit the task's schema."""
+    and artifacts. Every other task takes artifacts and one answer. The answer is in `result` or in `context_updates`.
+    The answer must fit the task's schema.
+    """
 
     worker: Name
     result: Any | UnsetType = UNSET
@@ -74,7 +78,9 @@ class Result(Body, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Failed(Body, frozen=True, kw_only=True):
-    """Why the worker could not do the task. With `retry` the task is open again; otherwise the run gets TaskFailed."""
+    """The reason why the worker could not do the task. With `retry`, the task is open again. Otherwise the run gets
+    TaskFailed.
+    """
 
     worker: Name
     error: Annotated[str, Meta(min_length=1, max_length=_ERROR_MAX_CHARS)]
@@ -150,7 +156,9 @@ async def beat_task(request: Asked, client: TheClient, task_id: Id, data: JSONBo
     responses=no(*_CLAIMED, InvalidAnswer, UnstorableValue, changes=True),
 )
 async def complete_task(request: Asked, client: TheClient, task_id: Id, data: JSONBody[Result]) -> TaskView:
-    """Answer a task as its worker, with artifacts for the run. The worker must have the task, or have had it last."""
+    """Answer a task as its worker, with artifacts for the run. The worker must have the task, or must have had it
+    last.
+    """
     task = await client.tasks.get(task_id)
     artifacts: list[NewArtifact] = []
     if _takes_all(task):
@@ -169,14 +177,15 @@ async def complete_task(request: Asked, client: TheClient, task_id: Id, data: JS
 
 
 def _takes_all(task: TaskView) -> bool:
-    """Whether a task belongs to a remote node of a graph. The schema of its answer has all three parts."""
+    """Return whether a task belongs to a remote node of a graph. The answer to such a task has all three parts."""
     return set(task.schema.get("properties", ())) == {"result", "context_updates", "staged_artifacts"}
 
 
 @post("/tasks/{task_id:str}/fail", guards=[operates_task], status_code=200, responses=no(*_CLAIMED, changes=True))
 async def fail_task(request: Asked, client: TheClient, task_id: Id, data: JSONBody[Failed]) -> TaskView:
-    """Report that the worker could not do a task. With `retry` the task is open again; otherwise the run gets
-    TaskFailed."""
+    """Report that the worker could not do a task. With `retry`, the task is open again. Otherwise the run gets
+    TaskFailed.
+    """
     actor = caller_of(request).name
     await client.tasks.fail(task_id, data.worker, data.error, retry=data.retry, actor=actor)
     return await client.tasks.get(task_id)

@@ -23,9 +23,10 @@ Lasting = Annotated[int, Meta(ge=1, le=_SECONDS_MAX)]
 
 
 class NewToken(Body, frozen=True, kw_only=True):
-    """A token to create. Its name may have lower-case letters, digits, dots and hyphens; the audit trail shows it as
-    the actor. `scope` is one scope or several: read, operate or admin. A scope may be for some runs only:
-    operate:workflow=checkout or read:tag=tenant=acme. Without `expires_s` the token is valid until it is revoked."""
+    """A token to create. Its name may have lower-case letters, digits, dots and hyphens. The audit trail shows the name
+    as the actor. `scope` is one scope or several: read, operate or admin. A scope may be only for some runs:
+    operate:workflow=checkout or read:tag=tenant=acme. Without `expires_s` the token is valid until it is revoked.
+    """
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
     scope: ScopeText | Annotated[list[ScopeText], Meta(min_length=1, max_length=50)]
@@ -34,7 +35,8 @@ class NewToken(Body, frozen=True, kw_only=True):
 
 class Rotation(Body, frozen=True, kw_only=True):
     """How long the old secret stays valid, and how long the new secret is valid. By default, the new secret is valid
-    for as long as the old one was when it was created."""
+    for the same time as the old secret was when it was created.
+    """
 
     overlap_s: Annotated[int, Meta(ge=0, le=_SECONDS_MAX)] = 0
     expires_s: Lasting | None = None
@@ -50,7 +52,7 @@ class MadeToken(Struct, frozen=True, kw_only=True):
 
 @get("/", guards=[administers], responses=no())
 async def list_tokens(client: TheClient) -> list[TokenView]:
-    """List all tokens, including revoked and expired ones, without their secrets."""
+    """List all tokens, including revoked and expired tokens, without their secrets."""
     return await tokens(client)
 
 
@@ -70,7 +72,7 @@ async def new_token(request: Asked, client: TheClient, data: JSONBody[NewToken])
     responses=no(RecordNotFound, InvalidArguments, changes=True),
 )
 async def change_secret(request: Asked, client: TheClient, name: Id, data: JSONBody[Rotation]) -> MadeToken:
-    """Give a token a new secret. Its scopes stay. The old secret stays valid for the overlap."""
+    """Give a token a new secret. Its scopes stay the same. The old secret stays valid during the overlap."""
     made = await rotate_token(
         client,
         name,

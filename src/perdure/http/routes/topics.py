@@ -1,6 +1,6 @@
-"""Topics: emit messages, and register and retire handlers. Roots: cancel and roll back the hierarchies of messages.
+"""Topics: emit messages, and register and retire handlers. Also cancel and roll back the hierarchies of messages.
 
-These routes also complete and fail the runs of handlers that no engine has, such as people or other systems.
+These routes also complete and fail the runs of handlers that are people or other systems.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RUNS_MAX = 10_000
 
 
 class NewMessage(Body, frozen=True, kw_only=True):
-    """A message to emit. With an `id`, repeated requests emit it once."""
+    """A message to emit. With an `id`, repeated requests emit the message only once."""
 
     message: Any
     id: Name | None = None
@@ -49,20 +49,20 @@ class NewMessage(Body, frozen=True, kw_only=True):
 
 
 class TokenCancellation(Body, frozen=True, kw_only=True):
-    """The cancellation token to cancel, and why."""
+    """The cancellation token to cancel, and the reason."""
 
     name: Name
     reason: Annotated[str, Meta(max_length=10_000)] = ""
 
 
 class NewHandler(Body, frozen=True, kw_only=True):
-    """A handler that no engine has: a person, or another system."""
+    """A handler that is not code of an engine: a person or another system."""
 
     name: Name
 
 
 class Retirement(Body, frozen=True, kw_only=True):
-    """Whether to `release` messages: then messages that the handler has not begun no longer wait for it."""
+    """With `release`, messages no longer wait for this handler if it has not begun to handle them."""
 
     release: bool = False
 
@@ -74,7 +74,7 @@ class Completion(Body, frozen=True, kw_only=True):
 
 
 class Inability(Body, frozen=True, kw_only=True):
-    """Why the handler could not do its work."""
+    """The reason why the handler could not do its work."""
 
     reason: Annotated[str, Meta(min_length=1, max_length=10_000)]
     type: Name = "Refused"
@@ -88,7 +88,9 @@ class TopicView(Struct, frozen=True, kw_only=True):
 
 
 class RootView(Struct, frozen=True, kw_only=True):
-    """A message that was emitted. `id` is the id of its hierarchy; `run_ids` are the ids of its handlers' runs."""
+    """A message that was emitted. `id` is the id of the message's hierarchy. `run_ids` are the ids of the runs that
+    handle the message.
+    """
 
     id: str
     message_id: str
@@ -96,7 +98,7 @@ class RootView(Struct, frozen=True, kw_only=True):
 
 
 class MessageView(Struct, frozen=True, kw_only=True):
-    """The message that a handler's run handles."""
+    """The message that the run of a handler has to handle."""
 
     run_id: str
     message: Any
@@ -109,8 +111,9 @@ class Accepted(Struct, frozen=True, kw_only=True):
 
 
 class CancelledToken(Struct, frozen=True, kw_only=True):
-    """A cancellation token that is cancelled. If `was_cancelled`, it was cancelled before this request, and the first
-    reason counts."""
+    """A cancellation token that is cancelled. If `was_cancelled`, the token had already been cancelled before this
+    request. Then the first reason counts.
+    """
 
     name: str
     was_cancelled: bool
@@ -150,8 +153,9 @@ async def emit_message(
 
 @post("/topics/{topic:str}/handlers", guards=[operates], responses=no(Misuse, changes=True))
 async def register_handler(request: Asked, client: TheClient, topic: Id, data: JSONBody[NewHandler]) -> TopicView:
-    """Register a handler that no engine has. Messages of the topic then wait for it. Registering it again changes
-    nothing."""
+    """Register a handler that is a person or another system. From then on, messages of the topic wait for this handler.
+    Registering it again changes nothing.
+    """
     await client.topics.register(topic, data.name, actor=caller_of(request).name)
     return TopicView(topic=topic, handlers=(await client.topics.handlers()).get(topic, []))
 
@@ -174,7 +178,7 @@ async def retire_handler(
 
 @get("/runs/{run_id:str}/message", guards=[reads_run], responses=no(RunNotFound))
 async def run_message(client: TheClient, run_id: Id) -> MessageView:
-    """Return the message that a handler's run handles."""
+    """Return the message that the run of a handler has to handle."""
     return MessageView(run_id=run_id, message=await client.topics.message(run_id))
 
 
@@ -185,7 +189,7 @@ async def run_message(client: TheClient, run_id: Id) -> MessageView:
     responses=no(RunNotFound, RunFinished, Misuse, UnstorableValue, changes=True),
 )
 async def complete_handler(request: Asked, client: TheClient, run_id: Id, data: JSONBody[Completion]) -> RunView:
-    """Complete the run of a handler that no engine has."""
+    """Complete the run of a handler that is a person or another system."""
     await client.topics.complete(run_id, data.values, actor=caller_of(request).name)
     return await found(client, run_id)
 
@@ -197,7 +201,9 @@ async def complete_handler(request: Asked, client: TheClient, run_id: Id, data: 
     responses=no(RunNotFound, RunFinished, Misuse, changes=True),
 )
 async def fail_handler(request: Asked, client: TheClient, run_id: Id, data: JSONBody[Inability]) -> RunView:
-    """Fail the run of a handler that no engine has. Do this only if none of the handler's work is left to be undone."""
+    """Fail the run of a handler that is a person or another system. Do this only if no work of the handler needs to be
+    undone.
+    """
     await client.topics.fail(run_id, data.reason, type=data.type, actor=caller_of(request).name)
     return await found(client, run_id)
 
@@ -209,8 +215,9 @@ async def fail_handler(request: Asked, client: TheClient, run_id: Id, data: JSON
     responses=no(RunNotFound, Misuse, changes=True),
 )
 async def complete_rollback(request: Asked, client: TheClient, run_id: Id, data: JSONBody[Nothing]) -> RunView:
-    """Complete the rollback of a handler that no engine has. Do this once the handler's work is undone, as the emitter
-    requested."""
+    """Complete the rollback of a handler that is a person or another system. Do this once the handler's work is undone,
+    as the emitter has requested.
+    """
     del data
     await client.topics.complete_rollback(run_id, actor=caller_of(request).name)
     return await found(client, run_id)
@@ -236,7 +243,9 @@ async def get_root(
     responses=no(RunNotFound, RunFinished, InvalidArguments, changes=True),
 )
 async def cancel_root(request: Asked, client: TheClient, root_id: Id, data: JSONBody[Reason]) -> Accepted:
-    """Cancel a hierarchy, or the part of it below a run. Each run rolls back at its next step boundary."""
+    """Cancel a hierarchy. With the id of a run, cancel the part of the hierarchy below that run. Each run rolls back at
+    its next step boundary.
+    """
     await cancel_or_refuse(client.session, root_id, reason=data.reason, actor=caller_of(request).name)
     return Accepted(id=root_id)
 
@@ -248,8 +257,9 @@ async def cancel_root(request: Asked, client: TheClient, root_id: Id, data: JSON
     responses=no(InvalidArguments, changes=True),
 )
 async def cancel_token(request: Asked, client: TheClient, data: JSONBody[TokenCancellation]) -> CancelledToken:
-    """Cancel a cancellation token. All runs of messages that were emitted with it roll back. Runs of messages that are
-    emitted with it later roll back too."""
+    """Cancel a cancellation token. All runs of messages that were emitted with this token roll back. Runs of messages
+    that are emitted with this token later roll back too.
+    """
     is_first = await client.topics.cancel_token(
         CancellationToken(data.name), reason=data.reason, actor=caller_of(request).name
     )

@@ -1,1 +1,3 @@
-"""The rules of the kernel, one module per noun. Each rule is a pure function of a run, an op and its inputs."""
+"""The rules of the kernel. Each module is named by a noun. Each rule is a pure function of a run, an op and its
+inputs.
+"""

@@ -1,4 +1,6 @@
-"""The rules of tokens and sessions: a token's versions are written one after the other, a session is added or ended."""
+"""The rules of tokens and sessions. The versions of a token are written one after the other. A session is added or
+ended.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from perdure.kernel.runs import Run
 
 
 def put_token(_run: Run | None, op: ops.PutToken, _me: str, inputs: DecisionInput) -> Decision:
-    """Add a version of a token. Replies whether this version is the newest one now, even if it was stored before."""
+    """Add a version of a token. Replies whether this version is now the newest version, even if it was stored
+    before.
+    """
     newest = inputs.token
     if newest is not None and newest.version == op.token.version:
         return Decision(reply=newest.digest == op.token.digest)
@@ -19,7 +23,7 @@ def put_token(_run: Run | None, op: ops.PutToken, _me: str, inputs: DecisionInpu
 
 
 def put_session(_run: Run | None, op: ops.PutSession, _me: str, _inputs: DecisionInput) -> Decision:
-    """Add a session. A session that has the same id is left unchanged."""
+    """Add a session. If a session has the same id, it stays unchanged."""
     return Decision(shared=SharedWrites(sessions=[(op.session.id, op.session)]), reply=True)
 
 

@@ -1,4 +1,5 @@
-"""The rules of advances: the entries, waits and children, or the end, of a run of a function or a graph.
+"""The rules of advances. An advance stores the entries, waits and children, or the end, of a run of a function or a
+graph.
 
 delivery.py decides which events win the new waits. continuation.py decides about a run that continues as another call.
 """
@@ -22,8 +23,7 @@ from perdure.kernel.wait_matches import EMPTY, Mailbox
 
 
 def goes_on(run: Run, op: ops.Advance, me: str) -> bool:
-    """Return whether a plain advance only adds its entries to the journal, and the run proceeds. Most ops are like
-    this."""
+    """Return whether an advance only adds entries to the journal, and the run proceeds. Most ops are of this kind."""
     return (
         op.plain
         and run.status is Status.RUNNING
@@ -142,8 +142,10 @@ def _ended(
 
 
 def _note_senders(run: Run, op: ops.Advance, inputs: DecisionInput) -> tuple[Run, tuple[Audit, ...]]:
-    """Note in the audit trail who sent the broadcasts that the run has read, if the sender has a name. When a broadcast
-    is sent, nobody knows yet which run will get it. An event to one run is noted when it is sent."""
+    """Note in the audit trail who sent the broadcasts that the run has read. A sender without a name is not noted. When
+    a broadcast is sent, it is not known yet which run will get it. An event that is sent to one run is noted when it is
+    sent.
+    """
     rows: tuple[Audit, ...] = ()
     for event in _read_by(inputs.mailbox, op):
         if event.shared and event.actor and event.actor not in delivery.UNNAMED:
@@ -153,7 +155,9 @@ def _note_senders(run: Run, op: ops.Advance, inputs: DecisionInput) -> tuple[Run
 
 
 def _read_by(mailbox: Mailbox, op: ops.Advance) -> list[Event]:
-    """Return the events that an advance reads. They have won positions that the advance closes or opens again."""
+    """Return the events that an advance reads. They have won positions that the advance closes, or closes and opens
+    again.
+    """
     positions = (*op.waits_dropped, *(wait.position for wait in op.waits))
     placed = [one for position in positions if (one := mailbox.given.get(position)) is not None]
     return [event for _, event in placed if event.id in op.events_read]

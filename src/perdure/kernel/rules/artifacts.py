@@ -1,7 +1,6 @@
-"""The rules of artifacts: which are published, which are set aside, and which are removed when their run ends.
+"""The rules of artifacts. They decide which artifacts are published, set aside or removed when their run ends.
 
-An artifact is staged with the journal entry that it belongs to, and is published in the commit in which the run
-succeeds.
+An artifact is staged together with its journal entry. It is published in the commit in which the run succeeds.
 """
 
 from __future__ import annotations
@@ -28,8 +27,9 @@ _FATES: Final = {
 
 
 def brought(decision: Decision, op: ops.Advance, inputs: DecisionInput) -> Decision:
-    """Return the decision about an advance, with the artifacts and tasks that it brings. Tasks that the run no longer
-    waits for are withdrawn."""
+    """Return the decision about an advance, with the artifacts and tasks of the advance. Tasks that the run no longer
+    waits for are withdrawn.
+    """
     run = decision.run
     if run is None:
         return decision
@@ -44,7 +44,9 @@ def brought(decision: Decision, op: ops.Advance, inputs: DecisionInput) -> Decis
 
 
 def ended(decision: Decision, inputs: DecisionInput) -> Decision:
-    """Return the decision to end a run from outside, with the changes to its artifacts. Its tasks are withdrawn."""
+    """Return the decision that ends a run from outside, with the changes to the run's artifacts. The run's tasks are
+    withdrawn.
+    """
     run = decision.run
     if run is None:
         return decision
@@ -55,8 +57,9 @@ def ended(decision: Decision, inputs: DecisionInput) -> Decision:
 
 
 def retried(decision: Decision) -> Decision:
-    """Return the decision to run a failed run again. Its artifacts are staged again, except the artifacts of archived
-    entries."""
+    """Return the decision that runs a failed run again. The run's artifacts are staged again, except the artifacts of
+    archived entries.
+    """
     if decision.run is None:
         return decision
     return replace(decision, artifacts=ArtifactWrites(fates={decision.run.id: "staged"}))
@@ -71,8 +74,9 @@ def _with(decision: Decision, artifacts: ArtifactWrites, tasks: TaskWrites) -> D
 
 
 def deposit(run: Run | None, op: ops.Deposit, me: str, _inputs: DecisionInput) -> Decision:
-    """Store parts of an artifact of a running step. Parts whose artifact is never staged are removed when the run
-    ends."""
+    """Store parts of an artifact of a running step. If the artifact is never staged, its parts are removed when the run
+    ends.
+    """
     if run is None or run.claim != op.claim or run.owner != me or run.hold is not None or run.status in FINISHED:
         return NOTHING
     return Decision(run=run, artifacts=ArtifactWrites(chunks=list(op.chunks), chunks_gone=list(op.gone)), reply=True)

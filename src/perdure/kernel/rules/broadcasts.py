@@ -1,9 +1,9 @@
-"""The rules of broadcasts and of ends of runs: which waits they win.
+"""The rules of broadcasts and of the ends of runs. They decide which waits a broadcast or an end wins.
 
-They are decided inside the transaction, since broadcasts and waits may come from any engine. `settle` does no I/O. It
-yields questions about the tables, which the store answers inside the transaction, and returns the rows to write. Before
-`settle` is called, the store has written the batch's waits, and has removed the waits that the batch drops or clears
-and the events that it reads.
+These rules are applied inside the transaction, because broadcasts and waits may come from any engine. `settle` does no
+I/O. It yields questions about the tables. The store answers them inside the transaction. At its end, `settle` returns
+the rows to write. Before `settle` is called, the store has written the batch's waits. It has also removed the waits
+that the batch drops or clears, and the events that the batch reads.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from perdure.kernel.rules.unread_events import fallback_of
 from perdure.kernel.status import FINISHED
 from perdure.kernel.wait_matches import accepts
 
-SPREAD_MAX: Final = 500  # how many waits get a retained event in one commit
+SPREAD_MAX: Final = 500  # how many waits may get a retained event in one commit
 _QUEUE_PAGE: Final = 100
 
 
 class Freed(Struct, frozen=True):
-    """Asks for the events that have won one of these positions or any position of the runs `on`, and for all events
-    that the runs `over` still have. The runs `on` are not over: their unread events, which may be many, stay with
-    them."""
+    """Asks for the events that have won one of these positions, or any position of the runs `on`. Also asks for all
+    events that the runs `over` still have. The runs `on` have not ended. Their unread events, which may be many, stay
+    with them.
+    """
 
     positions: list[tuple[str, str]]
     over: list[str]
@@ -36,8 +37,9 @@ class Freed(Struct, frozen=True):
 
 
 class Queue(Struct, frozen=True):
-    """Asks for the events in the queue of a name that have not expired: in order, after the number `after`, up to a
-    limit, both events to be consumed and retained events."""
+    """Asks for the events in the queue of a name that have not expired. They are in order, after the number `after`, up
+    to a limit. Events for one reader and retained events are both included.
+    """
 
     name: str
     after: int
@@ -45,14 +47,15 @@ class Queue(Struct, frozen=True):
 
 
 class Shapes(Struct, frozen=True):
-    """Asks for the field names by which waits for this event name choose."""
+    """Asks for the field names by which the waits for this event name filter."""
 
     name: str
 
 
 class Waiting(Struct, frozen=True):
-    """Asks for the open waits for this name that choose by exactly these fields: the longest waiting first, up to a
-    limit."""
+    """Asks for the open waits for this name that filter by exactly these fields. The longest waiting come first, up to
+    a limit.
+    """
 
     name: str
     where: tuple[tuple[str, str], ...]
@@ -62,31 +65,33 @@ class Waiting(Struct, frozen=True):
 
 
 class Pending(Struct, frozen=True):
-    """Asks for the number of events to be consumed in the queue of a name. If the number reaches `limit`, expired
-    events must not be counted."""
+    """Asks for the number of events in the queue of a name that are not retained. If the number reaches `limit`,
+    expired events must not be counted.
+    """
 
     name: str
     limit: int
 
 
 class HasRead(Struct, frozen=True):
-    """Asks which of these retained events a run has read, was given, or may not get. By its `mode`, a wait may exclude
-    events that were sent before the run was created."""
+    """Asks which of these retained events a run has read, was given, or may not get. The `mode` of a wait may exclude
+    events that were sent before the run was created.
+    """
 
     run_id: str
-    events: list[tuple[str, int]]  # ids and numbers
+    events: list[tuple[str, int]]  # ids and numbers of the events
     mode: str
 
 
 class Readers(Struct, frozen=True):
-    """Asks which of these runs have read a retained event, or were given it."""
+    """Asks which of these runs have read a retained event or were given it."""
 
     event_id: str
     run_ids: list[str]
 
 
 class Ended(Struct, frozen=True):
-    """Asks which of these runs have ended, or do not exist."""
+    """Asks which of these runs have ended or do not exist."""
 
     run_ids: list[str]
 
@@ -99,7 +104,8 @@ class Awaiting(Struct, frozen=True):
 
 class Kept(Struct, frozen=True):
     """Asks for a retained event that has not reached all waiting runs yet, and for the number of the last wait that has
-    got it."""
+    got it.
+    """
 
     event_id: str
 
@@ -109,16 +115,17 @@ Asking = Generator[Question, Any, Any]
 
 
 class Settlement(Struct, kw_only=True):
-    """The rows to write to the tables of events and waits, and the results for the coordinator (`found`).
+    """The rows to write to the tables of events and waits. The results for the coordinator are in `found`.
 
-    - `queued` and `given`: new rows, the batch's own events among them
-    - `moved`: events that leave the queue of their name for a run
-    - `back`: events that leave their run for the queue of their name
-    - `freed`: events that stay with their run, and have no position any more
-    - `gone`: events that leave their run and are removed
-    - `spreading`: for each retained event, the number of the last wait that has got it (None: it has reached all waits)
+    - `queued` and `given`: new rows, including the batch's own events
+    - `moved`: events that go from the queue of their name to a run
+    - `back`: events that go from a run back to the queue of their name
+    - `freed`: events that stay with their run and lose their position
+    - `gone`: events that are removed from their run
+    - `spreading`: for each retained event, the number of the last wait that has got it, or None if it has reached all
+      waits
 
-    An event in `back` or `gone` may be new in this batch, and then is not in the tables.
+    An event in `back` or `gone` may be new in this batch. Then it is not in the tables.
     """
 
     queued: list[Event] = field(default_factory=list)
@@ -129,12 +136,14 @@ class Settlement(Struct, kw_only=True):
     gone: list[Event] = field(default_factory=list)
     dead: list[DeadLetter] = field(default_factory=list)
     spreading: dict[str, int | None] = field(default_factory=dict)
-    marks: list[tuple[str, str]] = field(default_factory=list)  # positions that were won: run id, position
+    marks: list[tuple[str, str]] = field(default_factory=list)  # the positions that were won, as (run id, position)
     found: Committed = field(default_factory=Committed)
 
 
 def settle(batch: Batch, base: int) -> Generator[Question, Any, Settlement]:
-    """Match the batch's waits, events and ends with those in the tables. `base` is added to the batch's numbers."""
+    """Match the batch's waits, events and ends of runs with those in the tables. `base` is added to the batch's
+    numbers.
+    """
     matching = _Matching(batch, base)
     yield from matching.free()
     for event in matching.returning:
@@ -159,10 +168,10 @@ class _Matching:
         self._won |= {(event.run_id or "", event.position) for event in batch.events if event.position is not None}
         self.out.marks += sorted(self._won)
         self._taken: set[str] = set()
-        self._copied: set[tuple[str, str]] = set()  # run id, retained event
+        self._copied: set[tuple[str, str]] = set()  # (run id, id of a retained event)
         self._shapes: dict[str, list[tuple[str, ...]]] = {}
-        # By event name and filter: `_past` is the number up to which all waits are won, `_next` the number of the first
-        # wait that is not won.
+        # By event name and filter. All waits up to the number `_past` are won. `_next` is the number of the first wait
+        # that is not won.
         self._past: dict[tuple[str, Any], int] = {}
         self._next: dict[tuple[str, Any], int] = {}
 
@@ -170,7 +179,8 @@ class _Matching:
 
     def free(self) -> Asking:
         """Free the events whose waits were dropped or cleared. If this batch sends events to runs that it also ends,
-        apply the fallback of these events, since the runs cannot read them."""
+        apply the fallback of these events, because these runs cannot read them.
+        """
         batch = self.batch
         over = {r for r in batch.waits_cleared if r in batch.runs and batch.runs[r].run.status in FINISHED}
         again = {(run_id, event_id) for run_id, event_id, _, _ in batch.events_given}
@@ -178,15 +188,16 @@ class _Matching:
         if batch.waits_dropped or batch.waits_cleared or batch.continued:
             on = [run_id for run_id in batch.waits_cleared if run_id not in over]
             freed = yield Freed(batch.waits_dropped, sorted(over), [*on, *batch.continued])
-        # An event is found twice if its position is dropped and the waits of its run are cleared.
+        # An event is found twice if its position is dropped and its run's waits are cleared.
         for event in {(event.run_id, event.id): event for event in freed}.values():
             if event.shared and not event.consumed:
-                self.out.gone.append(event)  # A copy: the event itself is kept.
+                self.out.gone.append(event)  # This is a copy. The event itself is kept.
             elif event.shared:
                 self.returning.append(event)
             elif event.run_id in over:
                 self._route(event)
-            elif (event.run_id, event.id) not in again:  # Otherwise it has won another position in this batch.
+            # If it is in `again`, it has won another position in this batch.
+            elif (event.run_id, event.id) not in again:
                 self.out.freed.append(event)
         for event in batch.events:
             if event.run_id is not None:
@@ -198,7 +209,7 @@ class _Matching:
         self.returning.sort(key=lambda event: event.number)
 
     def _route(self, event: Event) -> None:
-        """Apply the fallback of an event, since the run that it was sent to has ended."""
+        """Apply the fallback of an event, because the run that it was sent to has ended."""
         goes_on, dead = fallback_of(event, self.batch.runs[event.run_id or ""].run)
         if goes_on:
             self.returning.append(event)
@@ -224,12 +235,11 @@ class _Matching:
                 self._give(*best)
 
     def _earliest(self, wait: Wait) -> Asking:
-        """Return the earliest sent event that fits a wait, among the events in the queue and the events that go back
-        into it."""
+        """Return the event that was sent first and fits a wait. It is in the queue, or is going back into the queue."""
         back = (event for event in self.out.back if event.consumed and accepts(wait, event))
         returned = min(back, key=lambda event: event.number, default=None)
         after = 0
-        limit = 1  # Mostly the first event fits, and a queue may have thousands.
+        limit = 1  # Mostly the first event fits, and a queue may have thousands of events.
         while True:
             page: list[Event] = yield Queue(wait.name, after, limit)
             fitting = [event for event in page if event.id not in self._taken and accepts(wait, event)]
@@ -245,7 +255,7 @@ class _Matching:
             after, limit = page[-1].number, _QUEUE_PAGE
 
     def _give(self, event: Event, wait: Wait) -> None:
-        """Let an event that is in the queue, or goes back into it, win a wait."""
+        """Let an event win a wait. The event is in the queue, or is going back into the queue."""
         given = self._won_by(event, wait)
         if not event.consumed:
             self.out.given.append(given)
@@ -306,8 +316,9 @@ class _Matching:
             sent[event.id] = ()
 
     def offer(self, event: Event) -> Asking:
-        """Give a returning event to the longest waiting run, or put it back into its queue, at the place of its number.
-        Waits that begin in this batch look in the queue later."""
+        """Give an event that comes back to the longest waiting run. If no run waits, put it back into its queue, in the
+        order of its number. Waits that begin in this batch look in the queue after that.
+        """
         if event.expires_at <= self.batch.at:
             self.out.gone.append(event)
             return
@@ -332,8 +343,9 @@ class _Matching:
             yield from self._spread(*found)
 
     def _spread(self, event: Event, after: int) -> Asking:
-        """Give a copy to the runs that waited when the event was sent, the longest waiting first, and note the last
-        wait that got a copy. A run gets one copy, however many of its tasks wait for the event."""
+        """Give a copy of the event to the runs that waited when it was sent, the longest waiting first. Note the last
+        wait that got a copy. A run gets only one copy, even if several of its tasks wait for the event.
+        """
         waits: list[Wait] = yield from self._all_waiting(event, after, event.number, SPREAD_MAX + 1)
         is_more = len(waits) > SPREAD_MAX
         self.out.spreading[event.id] = waits[SPREAD_MAX - 1].number if is_more else None
@@ -348,8 +360,9 @@ class _Matching:
         return tuple(reversed(chosen))
 
     def _give_to_later(self, event: Event) -> tuple[str, ...]:
-        """Give a retained event to runs that began to wait after it was sent, but in the same batch. These runs did not
-        find the event in its queue."""
+        """Give a retained event to runs that began to wait after it was sent, in the same batch. These runs did not
+        find the event in its queue.
+        """
         found: list[str] = []
         for wait in self.batch.waits.values():
             is_later = wait.kind == "event" and self.base + wait.number > event.number
@@ -369,16 +382,17 @@ class _Matching:
         return waits[0] if waits else None
 
     def _all_waiting(self, event: Event, after: int, before: int | None, limit: int) -> Asking:
-        """Return up to `limit` waits that the event fits, with numbers after `after` and before `before`, the longest
-        waiting first."""
+        """Return up to `limit` waits that the event fits, the longest waiting first. Their numbers are after `after`
+        and before `before`.
+        """
         if event.name not in self._shapes:
             self._shapes[event.name] = yield Shapes(event.name)
         found: list[Wait] = []
         for shape in self._shapes[event.name]:
             if all(name in event.fields for name in shape):
                 where = tuple((name, event.fields[name]) for name in shape)
-                # If this batch gives many events to waits with one filter, each search begins after the waits already
-                # won.
+                # If this batch gives many events to waits with the same filter, each search begins after the waits that
+                # are already won.
                 key = event.name, where
                 last, missing = max(after, self._past.get(key, 0)), limit
                 while missing > 0:
@@ -393,7 +407,9 @@ class _Matching:
         return sorted(found, key=lambda wait: wait.number)[:limit]
 
     def _note_first(self, key: tuple[str, Any], page: list[Wait], fresh: list[Wait]) -> None:
-        """Note the first of these waits that is not won. They are the longest waiting for a name and a filter."""
+        """Note the first of these waits that is not won. They are the waits for one name and filter that have waited
+        longest.
+        """
         won = page[: page.index(fresh[0])] if fresh else page
         if won:
             self._past[key] = won[-1].number

@@ -1,7 +1,7 @@
-"""The rules of cancellation: a run is ended from outside, or the operation that called it gives up.
+"""The rules of cancellation. A run is ended from outside, or the operation that called it gives up.
 
-Deadlines, which end runs in the same way, are in deadlines.py. Cancellations of operations are in
-models/cooperation/cancellation.py.
+deadlines.py has the rules of deadlines, which end runs in the same way. models/cooperation/cancellation.py has the
+cancellations of operations.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ def cancel(run: Run | None, op: ops.Cancel, me: str, inputs: DecisionInput) -> D
 def end_from_outside(
     run: Run, status: Status, op: ops.Cancel | ops.Expire, outcome: Outcome, cause: str, me: str, inputs: DecisionInput
 ) -> Decision:
-    """End a run from outside, and its children with it. If the run has registered compensations, its rollback comes
+    """End a run from outside, together with its children. If the run has registered compensations, its rollback comes
     first.
 
-    If the run's deadline has passed, its children fail instead of being cancelled. A retry of the run also retries its
-    started children, and a cancelled child could not be retried: no transition leads out of `cancelled`.
+    If the run's deadline has passed, its children fail instead of being cancelled. A retry of the run also retries the
+    children that it has started. A cancelled child could not be retried, because no transition leads out of
+    `cancelled`.
     """
     details = op.reason if isinstance(op, ops.Cancel) else ""
     why = f"its parent {run.id!r} was ended: {cause}"

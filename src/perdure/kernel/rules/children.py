@@ -15,11 +15,12 @@ def cancel_child(run_id: str, op: ops.Op, reason: str) -> ops.Cancel:
 
 
 def born_of(parent: Run, start: ops.Start) -> ops.Start:
-    """Return the start of a child, with the parent's tags beside its own.
+    """Return the start of a child, with the parent's tags added to its own tags.
 
-    The deadline of the child is not later than the parent's deadline, with two exceptions. A detached child has its own
-    deadline only. So has a child of a parent that rolls back: no deadline counts for a rollback, and the parent's
-    deadline may be what began the rollback."""
+    The child's deadline is at most the parent's deadline, with two exceptions. A detached child has only its own
+    deadline. A child of a parent that rolls back also has only its own deadline. No deadline counts for a rollback, and
+    the parent's deadline may have caused the rollback.
+    """
     if not parent.tags and parent.deadline is None:
         return start
     is_free = start.bond == "detached" or parent.status is Status.ROLLING_BACK
@@ -28,6 +29,6 @@ def born_of(parent: Run, start: ops.Start) -> ops.Start:
 
 
 def child_ops(run: Run, op: ops.Advance) -> tuple[ops.Op, ...]:
-    """Return the ops that start and cancel the children of an advance."""
+    """Return the ops that start and cancel children for an advance."""
     why = f"its parent {run.id!r} no longer waits for it"
     return (*(born_of(run, start) for start in op.starts), *(cancel_child(child, op, why) for child in op.cancels))

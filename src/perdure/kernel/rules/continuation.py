@@ -1,7 +1,8 @@
-"""The rule of continuation: a run begins again as another call, under the same id, with another input and no history.
+"""The rule of continuation. A run begins again as another call. It keeps its id, gets another input, and loses its
+history.
 
-perdure/kernel/continuation_counts.py counts how often a run has continued. `continue_as` is in
-models/functions/continuation.py.
+perdure/kernel/continuation_counts.py counts how often a run has continued. models/functions/continuation.py has
+`continue_as`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from perdure.kernel.status import Status
 
 
 def continue_run(run: Run, op: ops.Advance, me: str, inputs: DecisionInput) -> Decision:
-    """Begin the same run again with another input. Its history and its audit rows are dropped. The events that were
-    sent to it are kept."""
+    """Begin the same run again with another input. Its history and its audit rows are dropped. Events that were sent to
+    the run are kept.
+    """
     continuation = op.continuation
     assert continuation is not None
     if run.status is Status.SUSPENDED:

@@ -1,6 +1,6 @@
 """The rules of deadlines: a run whose deadline has passed fails.
 
-Deadlines of operations are in models/cooperation/deadlines.py.
+models/cooperation/deadlines.py has the deadlines of operations.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def expire(run: Run | None, op: ops.Expire, me: str, inputs: DecisionInput) -> D
 
 
 def deadline_since(audit: Iterable[Audit]) -> int | None:
-    """Return the time at which the run was given its current deadline; None if it has had it since its start."""
+    """Return the time at which the run got its current deadline. Return None if the run got it at its start."""
     given = [
         row.at for row in audit if row.details == BEGINS_ANEW or (row.became == "updated" and "deadline" in row.cause)
     ]

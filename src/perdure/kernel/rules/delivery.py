@@ -1,10 +1,10 @@
-"""The rules of delivery: how the events sent to a run, its timers and wake-ups meet the waits of the run.
+"""The rules of delivery. Events that were sent to a run, its timers and wake-ups are matched with the waits of the run.
 
-The matching itself is in perdure/kernel/wait_matches.py. Broadcasts are in broadcasts.py.
+perdure/kernel/wait_matches.py does the matching. broadcasts.py has the rules of broadcasts.
 
-An event that was given to a waiting run stays in the store until an advance of that run has read it. So a crash in
-between loses nothing and delivers nothing twice. A run's suspension is written by advances.py. All rows of one decision
-are in one commit.
+An event that was given to a waiting run stays in the store until an advance of that run reads it. So a crash before
+that advance loses nothing, and no event is delivered twice. advances.py writes the suspension of a run. All rows of one
+decision are written in one commit.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from perdure.kernel.runs import Run
 from perdure.kernel.status import FINISHED, Status
 from perdure.kernel.wait_matches import EMPTY, Mailbox
 
-# Actors that name nobody in particular. Requests of these actors are not noted in the audit trail.
+# Actors that do not name anybody. The audit trail does not note the requests of these actors.
 UNNAMED = frozenset({"api", "engine"})
 
 
 class Delivered(Struct, frozen=True):
-    """The runs that were waiting for the event and have got it.
+    """The runs that waited for the event and have got it.
 
-    For a retained event, these are the runs that were reached at once."""
+    For a retained event, these are the runs that it reached in the first commit.
+    """
 
     run_ids: tuple[str, ...]
 
 
 class Queued(Struct, frozen=True):
-    """No run was waiting for the event: it is kept until a run waits for it, or until it expires."""
+    """No run waited for the event. It is kept until a run waits for it, or until it expires."""
 
     event_id: str
 
@@ -60,7 +61,7 @@ Sent = Delivered | Queued | TargetFinished | TargetNotFound
 
 
 class FromCommit(Struct, frozen=True):
-    """A reply that only the transaction can give: which runs got the event."""
+    """A reply that only the transaction knows: the runs that got the event."""
 
     event_id: str
     strict: bool
@@ -69,14 +70,16 @@ class FromCommit(Struct, frozen=True):
 
 
 def keyed(event_id: str, content: str) -> str:
-    """Return the id of an event that is sent with a key. The id contains a digest of the content. If the key is used
-    again, the two digests are compared."""
+    """Return the id for an event that is sent with a key. The id contains a digest of the content. If the key is used
+    again, the digests are compared.
+    """
     return f"{event_id}~{content}"
 
 
 def content_of(event_id: str) -> str:
-    """Return the digest of the content that was sent under a key. It is empty if the event has no key, or comes from an
-    older version, which made no digests."""
+    """Return the digest of the content that was sent with a key. It is empty if the event has no key, or if an older
+    version of Perdure sent it, which made no digests.
+    """
     return event_id.partition("~")[2]
 
 
@@ -133,8 +136,7 @@ def send(run: Run | None, op: ops.Send, me: str, inputs: DecisionInput) -> Decis
 
 
 def noted(decision: Decision, op: ops.Op, became: str, cause: str) -> Decision:
-    """Return a decision about a run, with a row in its audit trail that says who asked for it, if the actor has a
-    name."""
+    """Return a decision about a run. If the actor has a name, add an audit row that says who made the request."""
     if decision.run is None or op.actor in UNNAMED:
         return decision
     run, rows = note(decision.run, op, became, cause)
@@ -214,13 +216,14 @@ def _can_take(run: Run, inputs: DecisionInput) -> bool:
 
 
 def taken(run: Run, me: str) -> Run:
-    """Return an unowned run in the state that it has once this engine has claimed it."""
+    """Return a run without an owner in the state that it has after this engine has claimed it."""
     return replace(run, owner=me, claim=run.claim + 1)
 
 
 def meet(mailbox: Mailbox, op: ops.Advance) -> tuple[Mailbox | None, tuple[Event, ...]]:
-    """Close and open positions, and return the mailbox and the events that win the new positions. Both happen in one
-    decision, so no event is missed between the check and the wait."""
+    """Close and open positions. Return the mailbox, and the events that win the new positions. Both happen in one
+    decision, so no event is missed between the check and the wait.
+    """
     before = mailbox
     if op.read_ahead:
         mailbox = wait_matches.read_ahead(mailbox, op.read_ahead)
@@ -228,6 +231,7 @@ def meet(mailbox: Mailbox, op: ops.Advance) -> tuple[Mailbox | None, tuple[Event
     if mailbox is not EMPTY and (op.waits_dropped or op.events_read):
         mailbox, freed = wait_matches.closed(mailbox, op.waits_dropped, op.events_read, op.waits)
     mailbox = wait_matches.add_waits(mailbox, op.waits)
-    # An event that was unread before fits no position that was open before. A freed event may fit such a position.
+    # An event that was already unread fits none of the positions that were already open. A freed event may fit one of
+    # these positions.
     mailbox, given = wait_matches.settle(mailbox, op.at, op.waits, freed)
     return (None if mailbox is before else mailbox), tuple(given)

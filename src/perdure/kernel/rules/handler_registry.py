@@ -9,13 +9,13 @@ from perdure.kernel.runs import Run
 
 
 def register(_run: Run | None, op: ops.RegisterHandlers, _me: str, _inputs: DecisionInput) -> Decision:
-    """Add handlers to the registry. Handlers that are expected already are unchanged."""
+    """Add handlers to the registry. Handlers that are already expected stay unchanged."""
     changes = [HandlerChange(topic, name, True) for topic, name in op.handlers]
     return Decision(shared=SharedWrites(handlers=changes), reply=True) if changes else NOTHING
 
 
 def retire(_run: Run | None, op: ops.RetireHandlers, _me: str, inputs: DecisionInput) -> Decision:
-    """Take handlers out of the registry. Replies whether one of them was expected, or known and not retired yet."""
+    """Remove handlers from the registry. Replies whether at least one of them was in the registry and not retired."""
     known = [pair for pair in dict.fromkeys(op.handlers) if pair in inputs.handlers]
     if not known:
         return NOTHING

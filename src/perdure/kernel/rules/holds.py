@@ -1,4 +1,4 @@
-"""The rules of holds: a run is held, and its hold is lifted."""
+"""The rules of holds. A run is held, and its hold is lifted."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The rule of retries by hand: a failed run goes on from the entry whose failure ended it.
+"""The rule of retries by hand. A failed run goes on from the entry whose failure ended it.
 
-Retries of steps are in perdure/values/retry.py.
+perdure/values/retry.py has the retries of steps.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def retry(run: Run | None, op: ops.Retry, me: str, inputs: DecisionInput) -> Dec
     check_version(run, op.expected_version)
     deadline, is_late = run.deadline, False
     if deadline is not None and deadline <= op.at:
-        # The old deadline would end the run again at once. So the run gets the same span of time again, from now on.
+        # The old deadline would end the run again at once. So the run gets a deadline again that is as far from now as
+        # the old deadline was from its beginning.
         since = run.created_at if op.deadline_since is None else op.deadline_since
         deadline, is_late = op.at + max(0, deadline - since), True
     run, audit_rows = move(
@@ -40,7 +41,7 @@ def retry(run: Run | None, op: ops.Retry, me: str, inputs: DecisionInput) -> Dec
         "retried",
         BEGINS_ANEW if is_late else "",
         completed_at=None,
-        owner=me if inputs.has_code else None,  # With None, an engine that has the code claims the run.
+        owner=me if inputs.has_code else None,  # If None, an engine that has the code claims the run.
         claim=run.claim + 1,
         attempt=run.attempt + 1,
         recoveries=0,

@@ -1,9 +1,9 @@
-"""The rules of operations' runs: their rows are written, their status follows, and other runs are notified.
+"""The rules of operations' runs. Their rows are written, their status is updated, and other runs are notified.
 
-The model decides what a run does next (models/cooperation/machine.py). The rules here check which engine writes, and
-update the run's status and its mail. No notice is lost. If an engine has the run in memory, the run wakes in the same
-commit if it can go on (kernel/operation_notices.py). If no engine owns the run, this engine takes it, or marks it for
-an engine that has its code. If another engine owns the run, that engine gets mail.
+models/cooperation/machine.py decides what a run does next. The rules here check which engine writes, and update the
+run's status and its mail. No notice is lost. If this engine has the run in memory and the run can go on, the run wakes
+in the same commit (kernel/operation_notices.py). If no engine owns the run, this engine takes it, or marks it for an
+engine that has its code. If another engine owns the run, that engine gets mail.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from perdure.kernel.rows import Wait
 from perdure.kernel.runs import Audit, Hold, Outcome, Run
 from perdure.kernel.status import FINISHED, Status
 
-CALLED = "called"  # the bond of a run that was called by an operation
+CALLED = "called"  # the bond of a run that an operation has called
 
 _BACK = (Status.ROLLING_BACK, Status.ROLLED_BACK, Status.ROLLBACK_FAILED)
 
 
 def check_no_operation(run: Run, advice: str = "") -> None:
-    """Raise IsOperation for a run of an operation. Such a run cannot just end: it must roll back with all runs below
-    it."""
+    """Raise IsOperation for a run of an operation. A run of an operation cannot simply end. It must roll back together
+    with all runs below it.
+    """
     if run.model == "operation":
         raise IsOperation(f"run {run.id!r} is a run of an operation{advice}", run_id=run.id)
 
@@ -42,7 +43,7 @@ def emit(_run: Run | None, op: ops.Emit, _me: str, _inputs: DecisionInput) -> De
 
 
 def keeps_on(run: Run, op: ops.Cooperate, me: str) -> bool:
-    """Return whether the op only adds rows, as after most steps, and changes nothing else of the run."""
+    """Return whether the op only adds rows and changes nothing else of the run. This is so after most steps."""
     return (
         op.status is run.status
         and (run.status is Status.RUNNING or run.status is Status.ROLLING_BACK)
@@ -73,13 +74,14 @@ def cooperate(run: Run | None, op: ops.Cooperate, me: str, inputs: DecisionInput
     if op.workflow_version:
         run = replace(run, workflow_version=op.workflow_version)
     if status is Status.SUSPENDED and readiness.notified > op.notified:
-        status = Status.RUNNING  # The run must read the new notice: after a crash nobody would wake it.
+        # The run must read the new notice. If it suspended now, nobody would wake it after a crash.
+        status = Status.RUNNING
     run, audit = _through(run, status, op, op.cause)
     is_over = run.status in FINISHED
     effects: tuple[Effect, ...] = (Finish(run, op.outcome or Outcome()),) if is_over else ()
     outcome = op.outcome
     if run.status is Status.SUCCEEDED and (op.is_undone or readiness.undone_at):
-        # The run was notified while it was ending, and would not be notified again.
+        # The run was notified while it was ending. It would not be notified again.
         run, more = _back(run, op, me)
         audit, outcome, effects = audit + more, Outcome(), (Begin(run),)
     return Decision(
@@ -100,8 +102,9 @@ def cooperate(run: Run | None, op: ops.Cooperate, me: str, inputs: DecisionInput
 
 
 def _check_unasked(op: ops.Cooperate, readiness: Readiness) -> None:
-    """Raise AskedMeanwhile if a run was asked to give up after it decided to end, or to call another run. A called run
-    begins with this very commit, so its caller must have read all requests before it calls."""
+    """Raise AskedMeanwhile if the run was asked to give up after it had decided to end or to call another run. A called
+    run begins in this same commit. So before the call, its caller must have read all requests to give up.
+    """
     is_calling = bool(op.starts) and op.starts[0].bond == CALLED and op.status is not Status.ROLLING_BACK
     if not is_calling and op.status is not Status.SUCCEEDED:
         return
@@ -110,7 +113,7 @@ def _check_unasked(op: ops.Cooperate, readiness: Readiness) -> None:
 
 
 def _through(run: Run, became: Status, op: ops.Op, cause: str) -> tuple[Run, tuple[Audit, ...]]:
-    """Move a run to a status, through the statuses that the table requires in between."""
+    """Move a run to a status. It passes through the statuses that the table of transitions requires."""
     audit: tuple[Audit, ...] = ()
     for status in _way(run.status, became):
         run, more = move(run, status, op, cause)
@@ -153,12 +156,12 @@ def notify(run: Run | None, op: ops.Notify, me: str, inputs: DecisionInput) -> D
             return Decision(run=run, row=True, audit=audit, effects=(Begin(run),), follow_ups=follow_ups, reply=True)
         mark = Wait(run_id=run.id, position=NEWS, kind="timer", name=NEWS, due_at=0)
         return Decision(run=run, guard=True, mailbox=inputs.mailbox, waits=(mark,), follow_ups=follow_ups, reply=True)
-    # An engine that takes the run later reads its rows. By then the rows that the notice is about are stored.
+    # An engine that takes the run later reads the run's rows. By then, the rows that the notice is about are stored.
     return Decision(run=run, guard=True, mailbox=inputs.mailbox, follow_ups=follow_ups, reply=True)
 
 
 def _notified(run: Run, op: ops.Notify, readiness: Readiness, follow_ups: tuple[ops.Op, ...]) -> Decision:
-    """Notify a run that this engine has in memory, and wake it if it can go on."""
+    """Notify a run that this engine has in memory. If the run can go on, wake it."""
     readiness = readiness.after(op.kind, op.child)
     audit: tuple[Audit, ...] = ()
     if run.status is Status.SUSPENDED and readiness.is_woken_by(op.kind, op.child):
@@ -192,7 +195,8 @@ def _asks(children: tuple[str, ...], op: ops.Op, about: str, undone_by: int, cal
 
 def _for_calls(run: Run, op: ops.Op) -> str:
     """Return the failure for the runs that this run has called, if this run is asked to give up. Return "" for a run
-    that rolls back, since its called runs belong to its rollback."""
+    that rolls back, because the runs that it has called belong to its rollback.
+    """
     return op.call_failure if isinstance(op, ops.Notify) and run.status not in _BACK else ""
 
 
@@ -201,22 +205,24 @@ def _notified_while_held(run: Run, hold: Hold, op: ops.Notify, inputs: DecisionI
         times = [time for time in (hold.undone_by, op.undone_by) if time]
         return _give_up(run, replace(hold, undone_by=min(times, default=0)), op, inputs.children)
     if op.kind == NEWS and _is_late(hold, op.at):
-        # A run below it has ended. If that was the last one, this run ends too.
+        # A run below this run has ended. If it was the last active run below, this run ends too.
         run = replace(run, deadline=op.at)
         return Decision(run=run, row=True, effects=(Rearm(run),), reply=True)
-    # An engine that takes the run later reads its rows. By then the rows that the notice is about are stored.
+    # An engine that takes the run later reads the run's rows. By then, the rows that the notice is about are stored.
     return Decision(run=run, guard=True, mailbox=inputs.mailbox, reply=True)
 
 
-# Held runs. A hold stops a run's code. It does not stop cancellations, rollbacks and deadlines. The hold has enough of
-# the run's rows to end the run without its code. While the run is held, its row has the deadline that counts.
+# Held runs. A hold stops a run's code. It does not stop cancellations, rollbacks and deadlines. The hold has enough
+# information from the run's rows to end the run without its code. While the run is held, its row has the deadline that
+# applies.
 
 
 def held(run: Run, hold: Hold, op: ops.SetHold, audit: tuple[Audit, ...], *, has_code: bool) -> Decision:
-    """Return the decision to hold a run, which may have been asked to give up already.
+    """Return the decision to hold a run. The run may already have been asked to give up.
 
-    Without `has_code`, the decision may be a client's, and a client cannot read the run's rows. Then the run's deadline
-    is set to now, so that an engine completes the hold at once."""
+    Without `has_code`, a client may have made the decision, and a client cannot read the run's rows. In that case the
+    run's deadline is set to now. So an engine completes the hold at once.
+    """
     drop = Drop(run.id, hold.kind)
     if not hold.next_seq:
         if not has_code:
@@ -229,7 +235,7 @@ def held(run: Run, hold: Hold, op: ops.SetHold, audit: tuple[Audit, ...], *, has
 
 
 def examined(run: Run, op: ops.SetHold) -> Decision:
-    """Complete a hold that was made without reading the run's rows. Nobody has written rows of the run since then."""
+    """Complete a hold that was set without reading the run's rows. No rows of the run were written since then."""
     hold = run.hold
     if hold is None or hold.next_seq or hold.at != op.hold.at or run.owner is not None:
         return NOTHING
@@ -240,29 +246,30 @@ def examined(run: Run, op: ops.SetHold) -> Decision:
 
 
 def lifted(run: Run) -> dict[str, Any]:
-    """Return the changed fields of a run's row when its hold is lifted. The row of an operation's run then has no
-    deadline, since its code watches its deadlines."""
+    """Return the fields of a run's row that change when its hold is lifted. The row of an operation's run then has no
+    deadline, because the run's code watches its own deadlines.
+    """
     return {"hold": None, "deadline": None} if run.model == "operation" else {"hold": None}
 
 
 def expire(run: Run, op: ops.Expire, me: str, inputs: DecisionInput) -> Decision:
-    """Let a held run give up, since its deadline has passed. A run that is not held has its own timers."""
+    """Let a held run give up, because its deadline has passed. A run that is not held has timers of its own."""
     if run.deadline is None or run.deadline > op.at or run.status in FINISHED or run.owner not in (None, me):
         return NOTHING
     hold = run.hold
     if hold is None or not hold.next_seq:
-        run = replace(run, deadline=None)  # The hold gets the right deadline when it is completed.
+        run = replace(run, deadline=None)  # The hold gets the correct deadline when it is completed.
         return Decision(run=run, row=True, effects=() if hold is None else (Examine(run),))
     return _give_up(run, hold, op, inputs.children, passed="Its deadline has passed")
 
 
 def _due(hold: Hold) -> int | None:
-    """Return the deadline that counts for a held run."""
+    """Return the deadline that applies to a held run."""
     return (hold.undone_by if hold.asked or hold.is_undoing else hold.give_up_by) or None
 
 
 def _is_late(hold: Hold, now: int) -> bool:
-    """Return whether the run is to be undone, and the deadline of its rollback has passed."""
+    """Return whether the run must be undone and the deadline of its rollback has passed."""
     return (hold.asked or hold.is_undoing) and 0 < hold.undone_by <= now
 
 
@@ -274,9 +281,10 @@ def _give_up(
     audit: tuple[Audit, ...] = (),
     passed: str = "It is to give up",
 ) -> Decision:
-    """Let a held run give up. A run that has nothing to undo ends as rolled back. A run whose rollback deadline has
-    passed ends as `rollback_failed`, once no run below it is active. Otherwise the run stays held, and its hold says
-    what must be done."""
+    """Let a held run give up. If the run has nothing to undo, it ends as rolled back. If its rollback deadline has
+    passed, it ends as `rollback_failed` once no run below it is active. Otherwise the run stays held. Its hold says
+    what must be done.
+    """
     if hold.idle_seq:
         types = ["SEEN", "ROLLING_BACK", "ROLLED_BACK"][hold.idle_seq > 1 :]
         return _ended(run, hold, Status.ROLLED_BACK, types, op, audit)
@@ -309,7 +317,7 @@ def _give_up(
 
 
 def _ended(run: Run, hold: Hold, status: Status, types: list[str], op: ops.Op, audit: tuple[Audit, ...]) -> Decision:
-    """End a held run, with the rows that it would have written itself."""
+    """End a held run, with the rows that the run itself would have written."""
     message_id, lineage = read_origin(run.origin)
     exceptions = {"ROLLING_BACK": hold.failure, "ROLLBACK_FAILED": hold.missed}
     rows = [
@@ -348,7 +356,7 @@ def _ended(run: Run, hold: Hold, status: Status, types: list[str], op: ops.Op, a
 
 
 def _undone(run: Run, op: ops.Op, me: str, inputs: DecisionInput, added: Cooperation | None = None) -> Decision:
-    """Begin the rollback of a run that has succeeded: it is active again."""
+    """Begin the rollback of a run that has succeeded. The run is active again."""
     owner = me if inputs.has_code else None
     run, audit = _back(run, op, owner)
     effects: tuple[Effect, ...] = (Begin(run),) if owner is not None else ()
@@ -365,12 +373,12 @@ def _back(run: Run, op: ops.Op, owner: str | None) -> tuple[Run, tuple[Audit, ..
 
 
 def ask_call(run: Run, op: ops.Notify) -> bool:
-    """Return whether a called run ends because its caller, or a run above it, is asked to give up."""
+    """Return whether a called run ends because its caller, or a run above its caller, was asked to give up."""
     return bool(op.call_failure) and run.bond == CALLED and APART_TAG not in run.tags
 
 
 def undo_call(run: Run, op: ops.Notify, me: str, inputs: DecisionInput) -> Decision:
-    """Undo a called run that has succeeded: it runs its compensations, if it has registered any."""
+    """Undo a called run that has succeeded. If it has registered compensations, it runs them."""
     outcome = Outcome(failure=op.failure)
     if run.undo:
         decision = _undone(run, op, me, inputs)
@@ -389,7 +397,9 @@ def undo_call(run: Run, op: ops.Notify, me: str, inputs: DecisionInput) -> Decis
 
 
 def to_caller(run: Run, op: ops.Op) -> tuple[ops.Op, ...]:
-    """Return the notice for the operation whose called run has ended. The operation reads the outcome by itself."""
+    """Return the notice for an operation, because a run that it has called has ended. The operation reads the outcome
+    from the store.
+    """
     if run.bond != CALLED or run.status not in FINISHED or run.parent_id is None:
         return ()
     return (_news(run.parent_id, op, run.id),)
@@ -400,7 +410,9 @@ def _news(run_id: str, op: ops.Op, child: str, about: str = "") -> ops.Notify:
 
 
 def known_failures(run: Run) -> tuple[str, ...]:
-    """Return the run if it was called and has failed. Its caller knows the failure, so it cannot be retried alone."""
+    """Return the run's id if the run was called and has failed. The caller knows the failure, so the run cannot be
+    retried alone.
+    """
     return (run.id,) if run.bond == CALLED and run.status is Status.FAILED else ()
 
 
@@ -408,7 +420,7 @@ def settle(run: Run | None, op: ops.Settle, _me: str, _inputs: DecisionInput) ->
     if run is None or run.status in FINISHED:
         return NOTHING
     is_idle = run.hold is not None and run.hold.idle_seq == 1 and op.was is Status.CREATED
-    # A pause stops only the run's code, and settling needs no code. The pause may be incomplete, as a client's pause
+    # A pause stops only the run's code. Ending the run needs no code. The pause may be incomplete. A client's pause
     # always is.
     is_only_paused = run.hold is None or run.hold.kind == "paused"
     if run.owner is None and (is_idle or (run.status is op.was and is_only_paused)):

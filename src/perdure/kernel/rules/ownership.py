@@ -1,4 +1,4 @@
-"""The rules of ownership: an engine takes a run, counts how often the run's process died, and releases the run."""
+"""The rules of ownership. An engine takes a run, counts how often the run's process died, and releases the run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perdure.kernel.status import ADVANCING, Status
 def take(run: Run | None, op: ops.Take, me: str, inputs: DecisionInput) -> Decision:
     if run is None or run.owner != me or run.claim != op.claim:
         return NOTHING
-    notified = inputs.readiness.since(run.claim).notified  # notices that came between the claim and this op
+    notified = inputs.readiness.since(run.claim).notified  # notices that arrived between the claim and this op
     audit_rows: tuple[Audit, ...] = ()
     if run.hold is not None:
         lifted: dict[str, Any] = {**operations.lifted(run), "recoveries": 0, "tried": run.hold.fingerprint}

@@ -11,8 +11,9 @@ from perdure.kernel.runs import Run
 
 
 def put(_run: Run | None, op: ops.PutRecord, _me: str, inputs: DecisionInput) -> Decision:
-    """Add a version of a record, unless the newest version has this content. The reply is the version that has the
-    content."""
+    """Add a version of a record, unless the newest version has this content. Replies with the version that has the
+    content.
+    """
     newest = inputs.record
     if newest is not None and newest.digest == op.record.digest:
         return Decision(reply=newest.version)

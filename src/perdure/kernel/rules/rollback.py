@@ -1,7 +1,7 @@
-"""The rule of rollbacks: how the rollback of a run of a function or a graph begins.
+"""The rule that begins the rollback of a run of a function or a graph.
 
-The run then makes the calls that it registered, in reverse order (models/functions/compensation.py). Rollbacks of
-operations are decided in models/cooperation/rollback.py.
+After that, the run makes the calls that it has registered, in reverse order (models/functions/compensation.py).
+models/cooperation/rollback.py decides the rollbacks of operations.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from perdure.kernel.status import Status
 
 
 def begin_rollback(run: Run, op: ops.Op, cause: str, owner: str | None) -> tuple[Run, tuple[Audit, ...]]:
-    """Begin the rollback under a new claim. Late results of the run's earlier work are dropped, since they have the old
-    claim. The journal still counts."""
+    """Begin the rollback with a new claim. Late results of the run's earlier work have the old claim, so they are
+    dropped. The journal stays valid.
+    """
     return move(
         run, Status.ROLLING_BACK, op, cause, owner=owner, claim=run.claim + 1, hold=None, recoveries=0, tried=""
     )

@@ -1,4 +1,4 @@
-"""The rules of starts: a run starts from outside or as a child of another run."""
+"""The rules of starts. A run is started from outside, or as a child of another run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of published values and streams: which publications and items of a run count."""
+"""The rules of published values and streams. They decide which publications and items of a run count."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def with_outputs(decision: Decision, op: ops.Advance) -> Decision:
 
 
 def append(run: Run | None, op: ops.Append, me: str, _inputs: DecisionInput) -> Decision:
-    """Append a step's items to a stream, if this engine owns the run. The items count even if the step has failed
-    meanwhile and waits for its next attempt."""
+    """Append a step's items to a stream, if this engine owns the run. The items count even if the step has failed in
+    the meantime and waits for its next attempt.
+    """
     if run is None or run.claim != op.claim or run.owner != me or run.hold is not None or run.status in FINISHED:
         return NOTHING
     return Decision(run=run, stream_items=op.stream_items, effects=(Published(run.id),), reply=True)

@@ -1,6 +1,6 @@
-"""The rules of tasks: which are withdrawn, and whose answer counts.
+"""The rules of tasks. They decide which tasks are withdrawn, and which answers count.
 
-An answer is an event to the run that waits for the task. So answers have all guarantees of events.
+An answer is an event to the run that waits for the task. So answers have all the guarantees that events have.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from perdure.kernel.wait_matches import Mailbox
 
 
 def left_open(mailbox: Mailbox, positions: Iterable[str] | None) -> list[str]:
-    """Return the tasks at these positions (None: at all positions) that were not answered."""
+    """Return the tasks at these positions that were not answered. With None, all positions count."""
     found: list[str] = []
     for position in mailbox.waits if positions is None else positions:
         if mailbox.won.get(position, (0, None))[1] is None:

@@ -1,7 +1,8 @@
-"""The rule of unread events: their fate when the run that they were sent to ends without reading them.
+"""The rule of unread events. It decides what happens to events that were sent to a run and that the run has not read
+when it ends.
 
-Each event has its own fallback: it is discarded, becomes a broadcast, or becomes a dead letter. The commit in which the
-run ends applies the fallback (broadcasts.py), also to events that are sent in the same commit.
+Each event has its own fallback. It is discarded, becomes a broadcast, or becomes a dead letter. The commit in which the
+run ends applies the fallback (broadcasts.py). This includes events that are sent in the same commit.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from perdure.kernel.runs import Run
 
 
 def fallback_of(event: Event, target: Run) -> tuple[bool, DeadLetter | None]:
-    """Return whether an event becomes a broadcast, and the dead letter that it becomes, if it does. `target` is the run
-    that the event was sent to. It has ended."""
+    """Return whether an event becomes a broadcast, and the dead letter that it becomes or None. `target` is the run
+    that the event was sent to, and that has ended.
+    """
     if event.fallback == "broadcast":
         return True, None
     return False, _dead_letter(event, target) if event.fallback == "dead_letter" else None

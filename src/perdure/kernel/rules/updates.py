@@ -1,6 +1,6 @@
-"""The rule of updates by hand: other tags, another deadline.
+"""The rule of updates by hand, which change tags or the deadline.
 
-The caller may name the version of the run that it has seen. If the run has another version, the update is refused as a
+The caller may pass the version of the run that it has seen. If the run has another version, the update is refused as a
 concurrent modification.
 """
 

@@ -1,1 +1,1 @@
-"""The code where two models meet: functions and graphs that emit messages of structured cooperation."""
+"""Code that connects two models: functions and graphs that emit messages of structured cooperation."""

@@ -1,5 +1,6 @@
-"""Emissions of durable functions, which take part in structured cooperation. A function emits a message, and waits for
-the whole hierarchy of operations that follows from it."""
+"""Messages that durable functions emit. With them, functions take part in structured cooperation. A function emits a
+message, and waits until the whole hierarchy that the message begins has ended.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ _REASON: Final = "the function that emitted it rolls back"
 
 
 class Emitted(Struct, frozen=True):
-    """A root emission, as the function that emitted it sees it. `run_ids` are the runs that handle the message."""
+    """A root emission, from the point of view of the function that emitted it. `run_ids` are the runs that handle the
+    message.
+    """
 
     id: str
     topic: str
@@ -34,10 +37,10 @@ class Emitted(Struct, frozen=True):
 
 
 class Undoing(Struct, frozen=True):
-    """The runs to wait for when a hierarchy that has committed must be undone.
+    """The runs to wait for when a committed hierarchy must be undone.
 
-    If `is_asked` is False, the rollback was not requested yet. A part of the hierarchy is being undone on its own, and
-    the rollback can be requested only after these runs have ended.
+    If `is_asked` is False, the rollback was not requested yet. In this case a part of the hierarchy is already being
+    undone. The rollback can be requested only after these runs have ended.
     """
 
     run_ids: tuple[str, ...]
@@ -45,7 +48,7 @@ class Undoing(Struct, frozen=True):
 
 
 class EngineAccess(Protocol):
-    """The engine's operations for functions that emit messages (see api/function_emissions.py)."""
+    """The engine's methods for functions that emit messages (see api/function_emissions.py)."""
 
     async def emit(self, topic: str, payload: str, message_id: str, run_id: str) -> Emitted: ...
 
@@ -72,25 +75,25 @@ async def emit_message(topic: str, payload: str, message_id: str) -> Emitted:
 
 @step(name="perdure.undo_emission")
 async def undo_emission(topic: str, message_id: str) -> Emitted | None:
-    """Suppress a message that is still on its way, or ask its hierarchy to give up.
+    """Suppress a message that is not emitted yet. If it was emitted, ask its hierarchy to give up.
 
-    Returns None if there is nothing to wait for, because no operation handles the message. In journals of earlier
-    versions the result is also None, because this step itself waited there.
+    Returns None if no operation handles the message, so that there is nothing to wait for. In journals of earlier
+    versions of Perdure, the result is always None, because there this step itself waited.
     """
     return await resource(EmissionAccess).engine.withdraw(topic, message_id, _REASON)
 
 
 @step(name="perdure.undo_committed")
 async def undo_committed(emitted: Emitted) -> Undoing:
-    """Request that the engine undoes a hierarchy that has committed."""
+    """Request that the engine undoes a committed hierarchy."""
     return await resource(EmissionAccess).engine.undo(emitted, _REASON)
 
 
 async def _undone(emitted: Emitted | None) -> None:
     """Wait until a hierarchy that was asked to give up is undone.
 
-    A hierarchy that is still at work gives up. A hierarchy that has committed is undone after that. This is workflow
-    code: it waits durably, and holds no slot meanwhile.
+    First, the part of the hierarchy that has not ended gives up. After that, the part that has committed is undone.
+    This is workflow code. It waits durably, and holds no slot while it waits.
     """
     if emitted is None:
         return
@@ -107,27 +110,28 @@ async def _undone(emitted: Emitted | None) -> None:
 
 
 async def _statuses(run_ids: Iterable[str]) -> dict[str, str]:
-    """Wait until runs have ended. Returns their statuses, by run id."""
+    """Wait until runs have ended, and return their statuses by run id."""
     return {run_id: (await first(run_of(run_id))).status for run_id in run_ids}
 
 
 @step(name="perdure.failure_of_emission")
 async def failure_of(emitted: Emitted) -> Failure | None:
-    """Return the failure of a hierarchy that has ended; None if it did not fail."""
+    """Return the failure of a hierarchy that has ended. Return None if it did not fail."""
     return await resource(EmissionAccess).engine.failure(emitted)
 
 
 @checked
 async def emit(topic: Topic[M], message: M) -> None:
-    """Emit a message from a workflow function, and wait durably for the whole hierarchy below it.
+    """Emit a message from a workflow function, and wait durably until the whole hierarchy below the message has ended.
 
-    Raises ScopeFailed if one of the handlers failed. In that case the whole hierarchy is undone. If the function fails
-    later, or is cancelled, the hierarchy is rolled back as one of the function's compensations, in their order. Raises
-    HierarchyTooDeep if the handlers would be more than the engine's `hierarchy_levels_max` levels down. The operation
-    that started the function, and the levels above that operation, count too.
+    Raises ScopeFailed if a handler has failed. In that case the whole hierarchy is undone. If the function fails later
+    or is cancelled, the hierarchy is rolled back. This rollback is one of the function's compensations, and happens in
+    their order. Raises HierarchyTooDeep if the handlers would be more than `hierarchy_levels_max` levels down. If an
+    operation started the function, that operation and the levels above it count too.
     """
     payload, message_id = topic.write(message), str(current_run().uuid4())
-    # The compensation is registered first, because the run may be cancelled while the message is being emitted.
+    # The compensation is registered before the message is emitted, because the run may be cancelled during the
+    # emission.
     await compensate_and_wait(undo_emission(topic.name, message_id), _undone)
     emitted = await emit_message(topic.name, payload, message_id)
     statuses = await _statuses(emitted.run_ids)

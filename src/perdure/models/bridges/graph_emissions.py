@@ -1,4 +1,6 @@
-"""Emissions of graphs: a node that emits a message, and waits for the hierarchy of operations that follows from it."""
+"""Messages that graphs emit. A node emits a message, and waits until the hierarchy that the message begins has
+ended.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,11 @@ from perdure.values.arguments import checked
 
 @kind
 class Emit(Kind, frozen=True, kw_only=True, tag="emit"):
-    """Emits the value of `input` as a message on a topic, and waits for its handlers and for all their messages.
+    """Emits the value of `input` as a message on a topic. It waits for the handlers of this message, and of all
+    messages below it.
 
-    If a handler fails, the whole hierarchy is undone and the node fails. With `on_failure` "catch" the node succeeds
-    instead, and its result is {"error": …}. If the graph fails later, or is cancelled, the hierarchy is rolled back.
+    If a handler fails, the whole hierarchy is undone and the node fails. If `on_failure` is "catch", the node succeeds
+    instead. Its result is {"error": …}. If the graph fails later, or is cancelled, the hierarchy is rolled back.
     """
 
     topic: str
@@ -55,7 +58,7 @@ class EmitWork:
 
 @checked(error=InvalidDefinition)
 def emit(topic: Topic[Any] | str, *, on_failure: Literal["propagate", "catch"] = "propagate") -> Kind:
-    """Return a node that emits its `input` as a message on a topic, and waits for the hierarchy."""
+    """Return a node that emits its `input` as a message on a topic, and waits until the hierarchy has ended."""
     return Emit(topic=topic if isinstance(topic, str) else topic.name, on_failure=on_failure)
 
 

@@ -1,1 +1,1 @@
-"""The parts that the hosts of all models share: how steps are run, counted, fenced and interrupted."""
+"""The parts that the hosts of all models share. They run, count, fence and interrupt steps."""

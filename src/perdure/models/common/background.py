@@ -1,4 +1,4 @@
-"""Background tasks: the work that a host does beside its runs, until it is closed."""
+"""Background tasks: the work that a host does in addition to its runs, until the host is closed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 
 class BackgroundTasks:
-    """The unfinished background tasks of one host. A crash loses them: the engine that takes over the run starts them
-    again."""
+    """The unfinished background tasks of one host. A crash loses these tasks. The engine that takes over the run starts
+    them again.
+    """
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()

@@ -1,9 +1,9 @@
-"""Blame: the recovered runs that are executing now. Only these are blamed if the process dies.
+"""Blame: the recovered runs that are executing now. If the process dies, only these runs are blamed.
 
-The commit that takes over a run of a dead engine counts a recovery against the run, because the run's code starts at
-once. If the run then only waits (for its turn, for a thread, or for an attempt that is due within a second), the count
-is taken back. It is added again before the next attempt begins. A run is no longer watched once it has made progress.
-A run that no crash has interrupted is never watched.
+The commit that takes over a run of a dead engine counts a recovery for the run, because the run's code starts at once.
+If the run then only waits (for its turn, for a thread, or for an attempt that is due within a second), the recovery is
+no longer counted. It is counted again before the next attempt begins. Once a run has made progress, it is no longer
+watched. A run that was not interrupted by a crash is never watched.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from perdure.kernel.runs import Run
 from perdure.ports import Clock
 
 T = TypeVar("T")
-_LOOK_S: Final = 1.0  # how often a thread that waits for the loop checks whether an answer can still come
+_LOOK_S: Final = 1.0  # how often a thread that waits for the loop checks whether the loop can still answer
 
 
 class _Watched:
-    """One recovered run. `pending` are the calls to make once the run is counted; None if no commit is under way."""
+    """One recovered run. `pending` are the functions to call once the recovery is counted. It is None if no commit is
+    under way.
+    """
 
     __slots__ = ("claim", "executing", "is_counted", "pending")
 
@@ -42,11 +44,12 @@ class Blame:
     def __init__(self, clock: Clock, coordinator: CoordinatorPort) -> None:
         self._clock = clock
         self._coordinator = coordinator
-        # By run id. Nearly always empty. Every step checks that, so callers read it directly.
+        # The keys are run ids. The dict is nearly always empty. Every step checks whether it is empty, so callers read
+        # it directly.
         self.watched: Final[dict[str, _Watched]] = {}
 
     def watch(self, run: Run) -> None:
-        """Watch a run that comes to life, if it was recovered and has made no progress since."""
+        """Watch a run that comes into memory, if it was recovered and has not made progress since the recovery."""
         if run.recoveries:
             self.watched[run.id] = _Watched(run.claim)
         elif self.watched:
@@ -58,9 +61,9 @@ class Blame:
             self.watched.pop(run_id, None)
 
     def enter(self, run_id: str, execution: object, begin: Callable[[], None]) -> None:
-        """Call `begin` as soon as the run is counted as executing: at once, or after a commit.
+        """Call `begin` as soon as the run counts as executing. This is at once, or after a commit.
 
-        `begin` is never called if the run no longer belongs to this engine.
+        If the run no longer belongs to this engine, `begin` is never called.
         """
         watched = self.watched.get(run_id)
         if watched is None:
@@ -77,12 +80,14 @@ class Blame:
             self._count(run_id, watched, 1, partial(self._counted, watched, watched.pending))
 
     def leave(self, run_id: str, execution: object) -> None:
-        """Note that an attempt has ended. Whether the run waits now depends on its next action."""
+        """Note that an attempt has ended. The next action of the run decides whether the run waits now."""
         if (watched := self.watched.get(run_id)) is not None:
             watched.executing.discard(execution)
 
     def rest(self, run_id: str) -> None:
-        """Note that a part of the run waits. If no other part is executing, take the count back."""
+        """Note that a part of the run waits. If no other part of the run is executing, the recovery is no longer
+        counted.
+        """
         watched = self.watched.get(run_id)
         if watched is not None and watched.is_counted and not watched.executing:
             watched.is_counted = False
@@ -97,9 +102,9 @@ class Blame:
         loop: asyncio.AbstractEventLoop,
         function: Callable[[], T],
     ) -> T:
-        """Call a function in this thread once the run is counted as executing.
+        """Call a function in this thread as soon as the run counts as executing.
 
-        Raises CancelledError, without calling the function, if the attempt is no longer the current one.
+        If the attempt is no longer the current attempt, raise CancelledError without calling the function.
         """
         leave: Future[None] = Future()
 

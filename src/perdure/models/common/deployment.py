@@ -1,16 +1,18 @@
-"""The deployment: a digest of all code that this process may run, both the program's own code and installed packages.
+"""The deployment: a digest of all code that this process may run. The code is the program's own code and the installed
+packages.
 
-A blocked run is tried again when the code has changed. The fingerprint of a workflow covers only the functions that the
-workflow names. The change that helps may be elsewhere: in a function that is called through its module, in a constant,
-a class or a dependency. So the fingerprint of a hold also covers the deployment. In doubt, the code counts as changed:
-a run that is tried again in vain costs one replay, but a run that is not tried waits for ever.
+A blocked run is tried again when the code has changed. The fingerprint of a workflow covers only those functions that
+the workflow names. The change that lets the run go on may be elsewhere. It may be in a function that is called through
+its module, in a constant, in a class, or in a dependency. So the fingerprint of a hold also covers the deployment. In
+doubt, the code counts as changed. An unnecessary attempt costs only one replay. But without an attempt, the run would
+wait forever.
 
-The digest covers the contents of the directory trees of all loaded packages, of the files beside modules that are in no
-package, and of the file lists (RECORD) of installed distributions. It does not depend on where the files are, or on
-which modules of a package are loaded so far. It is computed when it is first needed: when a run is blocked.
+The digest covers three things: the contents of the directories of all loaded packages, the files beside modules that
+are in no package, and the file lists (RECORD) of installed distributions. It does not depend on the directory of the
+files, or on which modules of a package are loaded so far. It is computed when a run is blocked for the first time.
 
-Files may have been replaced since this process read them. In that case this process does not run the new files, and its
-digest differs from the digest of a process that starts with them.
+After this process has read a file, the file may be replaced. Then this process still runs the old file. Its digest
+differs from the digest of a process that starts with the new file.
 """
 
 from __future__ import annotations
@@ -27,37 +29,40 @@ from typing import Any, Final, Protocol
 
 _STARTED_AT: Final = time.time()
 _SUFFIXES: Final = tuple(all_suffixes())
-_FILES_MAX: Final = 10_000  # of one package. Of a larger package, only the loaded modules count
+_FILES_MAX: Final = 10_000  # files of one package In a larger package, only the loaded modules count.
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
-_LISTS: Final = ("RECORD", "installed-files.txt", "PKG-INFO")  # of an installed distribution, the best first
+# the file lists of an installed distribution, the best first
+_LISTS: Final = ("RECORD", "installed-files.txt", "PKG-INFO")
 _REPLACED: Final = b"replaced"
 
 
 class Deployment:
-    """The code of one process. Used by several threads."""
+    """The code of this process. Several threads may use it."""
 
     def __init__(self, started_at: float = _STARTED_AT) -> None:
         self._started_at = started_at
         self._lock = threading.Lock()
-        self._modules = -1  # how many were loaded when the digest was taken
-        self._parts: dict[str, bytes] = {}  # digests, by the name of a package or module
-        self._installed: set[Path] | None = None  # packages and modules that a distribution lists
+        self._modules = -1  # how many modules were loaded when the digest was computed
+        self._parts: dict[str, bytes] = {}  # digests by the name of the package or module
+        self._installed: set[Path] | None = None  # packages and modules in the file list of a distribution
         self._digest = ""
 
     @property
     def is_known(self) -> bool:
-        """Whether the digest was taken before."""
+        """Whether the digest was computed before."""
         return bool(self._digest)
 
     def digest(self) -> str:
-        """Return the digest. It changes only when another package is loaded, because that package may help."""
+        """Return the digest. It changes only when another package is loaded, because that package may let a run go
+        on.
+        """
         if self._modules != len(sys.modules):
             with self._lock:
                 self._take()
         return self._digest
 
     def fingerprint(self, code: str) -> str:
-        """Return the fingerprint of this code in this deployment."""
+        """Return the fingerprint of a workflow's code in this deployment."""
         return hashlib.sha256(f"{code} {self.digest()}".encode()).hexdigest()[:16]
 
     def _take(self) -> None:
@@ -68,7 +73,7 @@ class Deployment:
             if "." not in name and name not in self._parts and name not in sys.stdlib_module_names:
                 self._parts[name] = self._part(name, module, self._installed)
         whole = hashlib.sha256(sys.version.encode())
-        for part in sorted(set(self._parts.values())):  # Modules beside each other have the same digest.
+        for part in sorted(set(self._parts.values())):  # Modules in the same directory have the same digest.
             whole.update(part)
         self._digest = whole.hexdigest()
 
@@ -91,7 +96,9 @@ class Deployment:
         return _joined(digests), names
 
     def _part(self, name: str, module: Any, installed: set[Path]) -> bytes:
-        """Return the digest of a package or a module; empty if a file list covers it, or if it has no files."""
+        """Return the digest of a package or a module. It is empty if a file list covers the module, or if the module
+        has no files.
+        """
         places, path = _places(module), _file(module)
         if not places:
             return b"" if path is None or path in installed else self._beside(path, installed)
@@ -107,7 +114,9 @@ class Deployment:
         return _joined(digests)
 
     def _beside(self, path: Path, installed: set[Path]) -> bytes:
-        """Return the digest of a module in no package, and of the modules beside it, which it may load later."""
+        """Return the digest of a module that is in no package. It covers the modules in the same directory, because
+        this module may load them later.
+        """
         found = [one for one in _inside(path.parent) if one.name.endswith(_SUFFIXES) and one not in installed]
         return self._over(path.parent, found if path in found and len(found) <= _FILES_MAX else [path])
 
@@ -118,9 +127,10 @@ class Deployment:
         return _joined(digests)
 
     def _is_turned(self, place: Path) -> bool:
-        """Return whether a path is a symbolic link that was changed since this process began.
+        """Return whether a path is a symbolic link that was changed after this process began.
 
-        A deployment may change a link that leads to the current release. The files behind the link may be older.
+        A deployment may change a link so that it leads to another release. The files of that release may be older than
+        this process.
         """
         try:
             return place.is_symlink() and place.lstat().st_ctime > self._started_at
@@ -128,7 +138,9 @@ class Deployment:
             return False
 
     def _read(self, path: Path) -> bytes:
-        """Return the digest of a file. It is marked if the file may have been replaced since this process read it."""
+        """Return the digest of a file. The digest is marked if the file may have been replaced after this process read
+        it.
+        """
         try:
             state = path.stat()
             is_newer = max(state.st_mtime, state.st_ctime) > self._started_at
@@ -153,7 +165,7 @@ def _inside(place: Path) -> list[Path]:
 
 
 def _tree(place: Path) -> list[Path] | None:
-    """Return the files with code below a directory; None if there are too many."""
+    """Return the code files below a directory. Return None if there are too many."""
     found: list[Path] = []
     for at, places, files in os.walk(place):
         inner = [one for one in places if not one.startswith(".") and one not in _SKIPPED]
@@ -165,7 +177,7 @@ def _tree(place: Path) -> list[Path] | None:
 
 
 def _places(module: Any) -> list[Path]:
-    """Return the directories of a package. The values of sys.modules may be any objects."""
+    """Return the directories of a package. The values in sys.modules may be any objects."""
     try:
         places = [Path(place).absolute() for place in getattr(module, "__path__", ()) if isinstance(place, str)]
     except Exception:  # noqa: BLE001 - attributes that a module makes up
@@ -174,7 +186,9 @@ def _places(module: Any) -> list[Path]:
 
 
 def _file(module: Any) -> Path | None:
-    """Return the file that a module was read from: its own, or the archive that contains it."""
+    """Return the file from which a module was read. It is the module's own file, or the archive that contains the
+    module.
+    """
     try:
         archive = getattr(getattr(module, "__loader__", None), "archive", None)
         path = archive if isinstance(archive, str) else getattr(module, "__file__", None)
@@ -199,8 +213,9 @@ def deployed(workflow: HasFingerprint) -> str:
 
 
 def offered(workflow: HasFingerprint) -> str:
-    """Return the same as `deployed` if the digest is known, which is so once a run was blocked. Before that, return
-    ""."""
+    """Return the same as `deployed` if the digest is already known. The digest is known once a run was blocked. Before
+    that, return "".
+    """
     return deployed(workflow) if DEPLOYMENT.is_known else ""
 
 

@@ -1,4 +1,4 @@
-"""Eviction: the choice of the runs that leave memory when there are more runs than the limit."""
+"""Eviction: it chooses the runs that leave memory when there are more runs than the limit."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Protocol
 
 
 class EvictionListener(Protocol):
-    """Knows the runs that may leave."""
+    """Knows which runs may leave memory."""
 
     def may_leave(self, run_id: str, /) -> bool:
-        """Whether a run that came to rest is still in memory, and only waits."""
+        """Return whether a run is still in memory and only waits."""
         ...
 
 
 class Eviction:
     """Chooses the runs that have waited longest.
 
-    A run is examined once each time it comes to rest, so the cost does not grow with the number of runs.
+    A run is examined once each time it begins to wait. So the cost does not grow with the number of runs.
     """
 
     def __init__(self, runs_max: int, listener: EvictionListener) -> None:
@@ -33,7 +33,7 @@ class Eviction:
         self.resting.move_to_end(run_id)
 
     def stays(self, run_id: str) -> None:
-        """Keep a run that was chosen to leave, because it goes on."""
+        """Keep a run in memory that was chosen to leave, because it goes on."""
         self.leaving.discard(run_id)
 
     def forget(self, run_id: str) -> None:
@@ -42,9 +42,9 @@ class Eviction:
         self.resting.pop(run_id, None)
 
     def chosen(self, runs: int) -> Iterator[str]:
-        """Yield the runs that must leave now, if `runs` runs are in memory.
+        """Yield the runs that must leave memory now. `runs` is the number of runs in memory.
 
-        A run that may not leave is considered again when it next comes to rest.
+        A run that may not leave is considered again when it next begins to wait.
         """
         while self.resting and runs - len(self.leaving) > self._runs_max:
             run_id, _ = self.resting.popitem(last=False)

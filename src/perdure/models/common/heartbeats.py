@@ -1,4 +1,6 @@
-"""The times at which details of heartbeats are written. Shared by the steps of functions and of operations."""
+"""The times at which the details of heartbeats are written to the store. The steps of functions and of operations share
+this module.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ WRITE_EVERY_US = 200_000
 
 
 class BeatsListener(Protocol):
-    """The step whose details are written."""
+    """The step whose heartbeat details are written."""
 
     def write_details(self) -> None:
         """Write the newest details to the store, and call `Beats.written` when they are committed."""
@@ -18,7 +20,9 @@ class BeatsListener(Protocol):
 
 
 class Beats:
-    """Decides when one step's details are written: at once, but not during another write or soon after it."""
+    """Decides when the details of one step are written. They are written at once, but not during another write, and not
+    too soon after it.
+    """
 
     __slots__ = ("_clock", "_is_hasty", "_is_stale", "_is_writing", "_listener", "_next_at", "_timer")
 
@@ -32,7 +36,7 @@ class Beats:
         self._timer: TimerHandle | None = None
 
     def changed(self) -> None:
-        """Note that there are new details."""
+        """Note that the step has new details."""
         self._is_stale = True
         self._go_on()
 
@@ -41,13 +45,13 @@ class Beats:
         self._go_on()
 
     def flush(self) -> None:
-        """Write as soon as possible from now on, because the engine may be about to end."""
+        """From now on, write as soon as possible, because the engine may be about to end."""
         self._is_hasty = True
         self._stop_timer()
         self._go_on()
 
     def settle(self) -> None:
-        """Write nothing more: the newest details are stored in another way, or no longer matter."""
+        """Write nothing more, because the newest details are stored in another way or no longer matter."""
         self._is_stale = False
         self._stop_timer()
 

@@ -1,4 +1,4 @@
-"""The parts of an engine that each of its hosts gets."""
+"""The parts of an engine that each of its hosts uses."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from perdure.values.limits import Limits
 
 
 class Departures(Protocol):
-    """Watches runs that have left memory."""
+    """Is notified of runs that have left memory."""
 
     def left(self, run_id: str, due_at: int | None) -> None:
-        """Note that a run no longer belongs to this engine. `due_at` is the time at which it goes on by itself, if it
-        does."""
+        """Note that a run no longer belongs to this engine. `due_at` is the time at which the run goes on by itself, or
+        None.
+        """
         ...
 
 

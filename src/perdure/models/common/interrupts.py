@@ -1,8 +1,9 @@
-"""KeyboardInterrupt and SystemExit in users' code: a failure of that code, unless a signal stops the process.
+"""KeyboardInterrupt and SystemExit in users' code. They count as a failure of that code, unless a signal is stopping
+the process.
 
-Ctrl-C raises KeyboardInterrupt wherever the main thread happens to be, perhaps in a step. That interrupt says nothing
-about the step, and ends the process. If the step itself raises the exception, the step fails. If it ended the process
-instead, it would do so again at every start.
+Ctrl-C raises KeyboardInterrupt at the current instruction of the main thread, which may be in a step. This interrupt
+has nothing to do with the step, and it ends the process. If the code of the step itself raises the exception, the step
+fails. If the exception ended the process instead, it would end the process again at every start.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ _RAISE: Final = dis.opmap["RAISE_VARARGS"]
 
 
 def is_by_signal(error: BaseException) -> bool:
-    """Return whether a signal handler raised this KeyboardInterrupt, and not the code that was interrupted.
+    """Return whether a signal handler raised this KeyboardInterrupt, and not the interrupted code.
 
-    A handler written in Python is in the traceback. Python's default handler is not. It interrupts the code at any
-    instruction, so the last instruction is not a `raise`. Signals reach only the main thread.
+    A handler written in Python is in the traceback. Python's default handler is not in the traceback. It can interrupt
+    code at any instruction. So if the last instruction is not a `raise`, a handler raised the exception. Signals reach
+    only the main thread.
     """
     trace = error.__traceback__
     if not isinstance(error, KeyboardInterrupt) or trace is None:
@@ -39,7 +41,7 @@ def is_by_signal(error: BaseException) -> bool:
 
 
 def failed_by_exit(error: BaseException, what: str) -> str:
-    """Return the failure message for code (a step, a workflow) that raised KeyboardInterrupt or SystemExit."""
+    """Return the failure message for a step or a workflow whose code raised KeyboardInterrupt or SystemExit."""
     return (
         f"{what} raised {error!r}: code in a run cannot end the process, so this counts as its failure; raise another "
         "exception, or stop the engine from outside"

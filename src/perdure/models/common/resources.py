@@ -1,5 +1,6 @@
-"""Resources: objects that steps share while their engine runs, such as pools and clients. The engine acquires them when
-it starts, and releases them in reverse order when it stops."""
+"""Resources: objects that steps share while their engine runs, such as connection pools and clients. The engine
+acquires them when it starts, and releases them in reverse order when it stops.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +13,10 @@ from perdure.errors import Misuse
 
 
 class Resources:
-    """Objects by type. A factory returns the object, an awaitable of it, or a context manager for it, async or not.
+    """Objects by type. A factory returns the object, an awaitable of the object, or a context manager for the object.
+    The context manager may be async.
 
-    `own` are the engine's own objects. A user's object of the same type is used instead.
+    `own` are objects of the engine itself. If a user passes an object of the same type, the user's object is used.
     """
 
     def __init__(self, factories: Mapping[type[Any], Callable[[], Any]], own: Mapping[type[Any], Any]) -> None:
@@ -24,7 +26,7 @@ class Resources:
         self._stack = AsyncExitStack()
 
     async def acquire(self) -> None:
-        """Make all objects, in order. If a factory fails, the objects made before are released again."""
+        """Make all objects, in order. If a factory fails, the objects that were made before are released."""
         try:
             for kind, factory in self._factories.items():
                 self._held[kind] = await self._make(factory)

@@ -15,13 +15,13 @@ log = logging.getLogger("perdure")
 
 
 class SlotJob(Protocol):
-    """A step in flight."""
+    """A step that waits or runs."""
 
     dropped: bool
 
     @property
     def run_id(self) -> str:
-        """The run whose step it is."""
+        """The run that the step belongs to."""
         ...
 
     @property
@@ -31,12 +31,13 @@ class SlotJob(Protocol):
 
     @property
     def waits_for_thread(self) -> bool:
-        """Whether the step executes only once it has a thread or a process. The step itself then reports that it
-        executes."""
+        """Whether the step begins to execute only when it has a thread or a process. Such a step reports by itself that
+        it executes.
+        """
         ...
 
     def queue(self) -> None:
-        """Called when the step must wait for its turn."""
+        """Note that the step must wait for its turn."""
         ...
 
 
@@ -45,7 +46,7 @@ J_contra = TypeVar("J_contra", bound=SlotJob, contravariant=True)
 
 
 class Starter(Protocol[J_contra]):
-    """Begins steps whose turn has come."""
+    """Begins steps that have got a slot."""
 
     def start(self, job: J_contra, /) -> None:
         """Begin a step."""
@@ -55,7 +56,7 @@ class Starter(Protocol[J_contra]):
 class Slots(Generic[J]):
     """Runs at most `slots_max` steps at once. The other steps wait, in the order in which they came.
 
-    `_unwritten` has the runs whose outcomes are not committed yet. Draining waits for them too.
+    `_unwritten` has runs whose outcomes are not committed yet. Draining waits for these runs too.
     """
 
     def __init__(self, slots_max: int, starter: Starter[J], blame: Blame) -> None:
@@ -66,7 +67,7 @@ class Slots(Generic[J]):
         self.queued: OrderedDict[J, None] = OrderedDict()
         self._unwritten: set[object] = set()
         self._drained = asyncio.Event()
-        self.is_closed = False  # If True, nothing new is started.
+        self.is_closed = False  # if True, no step is started
 
     def __len__(self) -> int:
         """Return how many steps run now. Steps that pause between two attempts or wait for their turn do not count."""
@@ -92,12 +93,12 @@ class Slots(Generic[J]):
     def _begin_watched(self, job: J) -> None:
         if job.waits_for_thread:
             self._starter.start(job)
-            self._blame.rest(job.run_id)  # The run waits until the step has a thread or a process.
+            self._blame.rest(job.run_id)  # The run waits until the step gets a thread or a process.
         else:
             self._blame.enter(job.run_id, job, partial(self._start_counted, job))
 
     def _start_counted(self, job: J) -> None:
-        """Start a step whose run is now counted as executing. Counting it may have taken a commit."""
+        """Start a step whose run is now counted as executing. Counting the run may have taken a commit."""
         if job.dropped:
             return
         if self.is_closed:
@@ -106,7 +107,7 @@ class Slots(Generic[J]):
             self._starter.start(job)
 
     def pause(self, job: J) -> None:
-        """Free the slot of a step whose attempt has failed, and whose next attempt follows within a second."""
+        """Free the slot of a step whose attempt has failed. Its next attempt follows within a second."""
         self.free(job)
         self._blame.rest(job.run_id)
 
@@ -128,11 +129,11 @@ class Slots(Generic[J]):
                 self.take(waiting)
 
     def expect(self, thing: object) -> None:
-        """Note that something must be committed before the host may end."""
+        """Note that `thing` must be committed before the host may end."""
         self._unwritten.add(thing)
 
     def written(self, thing: object) -> None:
-        """Note that something expected is committed, or never will be."""
+        """Note that `thing` is committed, or will never be committed."""
         self._unwritten.discard(thing)
         self._check()
 
@@ -147,7 +148,7 @@ class Slots(Generic[J]):
                 log.warning("%d steps did not end within %s s and will run again", len(self._active), grace_s)
 
     def _check(self) -> None:
-        """Wake `drain` if the slots are closed and nothing is left to wait for."""
+        """If the slots are closed and there is nothing to wait for, wake `drain`."""
         if self.is_closed and not self._active and not self._unwritten:
             self._drained.set()
 

@@ -1,8 +1,10 @@
-"""Tasks that carry async steps: a step that waits for something has its own task, a step that does not wait needs none.
+"""The tasks that run async steps. A step that waits has a task of its own. A step that does not wait needs no task of
+its own.
 
-A carrier is a task that runs steps one after the other, each in its own context, as long as they end without waiting.
-The first step that waits keeps the carrier, and a new carrier takes the remaining steps. So `asyncio.current_task()` is
-always a task, no two steps share it while one of them is suspended, and a hundred steps that do not wait cost one task.
+A carrier is a task that runs steps one after the other, each in its own context, as long as the steps end without
+waiting. The first step that waits keeps the carrier. A new carrier takes the remaining steps. So
+`asyncio.current_task()` is always a task, and no two steps share it while one of them waits. A hundred steps that do
+not wait need only one task.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from perdure.models.common.fence_check import FenceCheck
 
 log = logging.getLogger("perdure")
 
-_DELIVERED_AT_ONCE_MAX: Final = 250  # in one turn of the event loop, so that other callbacks run in between
+_DELIVERED_AT_ONCE_MAX: Final = 250  # outcomes in one turn of the event loop, so that other callbacks can run
 
 
 class StepJob(Protocol):
-    """An async step to run: its coroutine, the context to run it in, and, once it waits, the task it waits in."""
+    """An async step. It has its coroutine, the context for the coroutine, and, once it waits, its task."""
 
     coroutine: Coroutine[Any, Any, Any] | None
     context: Context | None
@@ -32,7 +34,7 @@ class StepJob(Protocol):
 
     @property
     def run_id(self) -> str:
-        """The run whose step it is."""
+        """The run that the step belongs to."""
         ...
 
     @property
@@ -41,17 +43,17 @@ class StepJob(Protocol):
         ...
 
     def suspended(self) -> None:
-        """Called when the step waits for something for the first time."""
+        """Note that the step waits for something for the first time."""
 
     def ended(self, value: Any, error: BaseException | None) -> None:
-        """Called when the step has ended, with a value or an error, in a plain callback."""
+        """Note that the step has ended with a value or an error. This is called in a plain callback."""
 
 
 class Carriers:
     """Runs async steps.
 
-    Before a step begins, the fence check says whether its run still belongs to this engine. If the fence check cannot
-    tell, the store is asked, and steps of runs that no longer belong to this engine are dropped.
+    Before a step begins, the fence check says whether its run still belongs to this engine. If the fence check is not
+    certain, the store is asked. Steps of runs that no longer belong to this engine are dropped.
     """
 
     def __init__(self, fence_check: FenceCheck) -> None:
@@ -63,7 +65,7 @@ class Carriers:
         self._is_due = False
 
     def give(self, job: StepJob) -> None:
-        """Run a step, from the next turn of the event loop on."""
+        """Run a step, beginning in the next turn of the event loop."""
         self._waiting.append(job)
         if not self._is_due:
             self._dispatch()
@@ -108,7 +110,7 @@ class Carriers:
     def _wait(
         self, job: StepJob, coroutine: Coroutine[Any, Any, Any], context: Context, awaited: Any
     ) -> Generator[Any, Any, None]:
-        """Run a step that waits for something to its end."""
+        """Run a step that waits for something, until it ends."""
         job.task = asyncio.current_task()
         job.suspended()
         if self._waiting and not self._is_due:
@@ -132,8 +134,8 @@ class Carriers:
         # The context refers back to the job. Breaking the cycle frees both now.
         job.coroutine = job.context = None
         if error is not None and error.__traceback__ is not None and error.__traceback__.tb_next is not None:
-            # After this the traceback begins with the step's own code. The method of the base class works even if the
-            # exception's own class refuses changes.
+            # After this line, the traceback begins with the step's own code. The method of the base class works even if
+            # the exception's own class refuses changes.
             BaseException.with_traceback(error, error.__traceback__.tb_next)
         if not self._outcomes:
             self._loop.call_soon(self._deliver)
@@ -147,9 +149,10 @@ class Carriers:
                 try:
                     job.ended(value, error)
                 except Exception:
-                    # A failure here must not prevent the other outcomes of this turn from being delivered.
+                    # If handling this outcome fails, the other outcomes of this turn must still be delivered.
                     log.exception("the outcome of %s could not be handled", job.label)
-        finally:  # A signal may raise here. The remaining outcomes are then delivered in the next turn.
+        # A signal may raise an exception here. In that case, the remaining outcomes are delivered in the next turn.
+        finally:
             if outcomes:
                 if not self._outcomes:
                     self._loop.call_soon(self._deliver)
@@ -162,4 +165,5 @@ class Carriers:
             job.coroutine.close()
         job.coroutine = job.context = None
 
-    frames: Final = (_carry.__code__, _wait.__code__)  # Every step runs under one of them, and is its local `job`.
+    # Every step runs below one of these functions, whose local `job` is the step.
+    frames: Final = (_carry.__code__, _wait.__code__)

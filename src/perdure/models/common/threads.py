@@ -1,4 +1,4 @@
-"""Calling plain functions in threads."""
+"""Calls of plain functions in threads."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 
 def without_stop_iteration(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call a function. Raises RuntimeError in place of StopIteration: no future can hold StopIteration, so the code
-    that awaits the thread would wait for ever."""
+    """Call a function in a thread. If the function raises StopIteration, raise RuntimeError instead. A future cannot
+    hold StopIteration, so the code that awaits the thread would wait forever.
+    """
     try:
         return function(*args, **kwargs)
     except StopIteration as error:

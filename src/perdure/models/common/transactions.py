@@ -1,9 +1,9 @@
-"""Transactions in which users' code writes to its own tables, and which also store the code's result. Shared by the
-steps of functions and of operations.
+"""Transactions in which users' code writes to its own tables. The same transaction stores the code's result. The steps
+of functions and of operations share this module.
 
-If the store fails (it is busy, or the connection broke under the code), that does not count as an attempt: the code
-runs again, in a new transaction. If the transaction may have been committed, the store looks that up first. An error
-that the code raises while its connection works is a failure like any other.
+A failure of the store does not count as an attempt. If the store is busy, or if the connection broke, the code runs
+again in a new transaction. If the transaction may have been committed, the store first finds out whether it was. If the
+code raises an error while its connection works, the attempt has failed as usual.
 """
 
 from __future__ import annotations
@@ -31,39 +31,41 @@ from perdure.ports import Codec, PlainCodec, StepPlace, Store, Transacts
 log = logging.getLogger("perdure")
 
 _AGAIN_FIRST_S: Final = 0.01
-_AGAIN_MAX_S: Final = 1.0  # between two requests, if the store failed before it called the code
-_AGAIN_CALLED_MAX_S: Final = 30.0  # between two calls of the code: the code itself may be what breaks the database
+_AGAIN_MAX_S: Final = 1.0  # the longest pause after the store failed before it called the code
+# the longest pause between two calls of the code, because the code itself may be what breaks the database
+_AGAIN_CALLED_MAX_S: Final = 30.0
 _LOOK_S: Final = 1.0  # how often a thread that waits for the loop checks whether the loop is closed
 
-# The name of the step that holds the store's only writer, until that step has ended. Set in the context of the step, so
-# everything that the step starts sees it.
+# Returns the name of the step that holds the store's only writer, until that step has ended. It is set in the context
+# of the step, so everything that the step starts sees it.
 holds_writer: ContextVar[Callable[[], str]] = ContextVar("perdure_holds_writer", default=str)
 
 
 class Fate:
-    """Decides whether the writes of an attempt are committed. The first call decides: `settle`, by the body that has
-    ended, or `give_up`, by the code that stops the attempt. Can be used from any thread."""
+    """Decides whether the writes of an attempt are committed. The first decision counts. There are two: `settle`, by
+    the body that has ended, and `give_up`, by the code that stops the attempt. It can be used from any thread.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._state = "open"
 
     def settle(self) -> bool:
-        """Decide for the commit. Returns False if the attempt was already given up."""
+        """Decide that the writes are committed. Returns False if the attempt was given up before."""
         with self._lock:
             if self._state == "open":
                 self._state = "settled"
             return self._state == "settled"
 
     def give_up(self) -> bool:
-        """Decide against the commit. Returns False if the writes may have been committed."""
+        """Decide that the writes are not committed. Returns False if the writes may have been committed."""
         with self._lock:
             if self._state == "open":
                 self._state = "given up"
             return self._state == "given up"
 
     def reopen(self) -> bool:
-        """Take back a `settle`, because nothing was committed. Returns False if the attempt was given up."""
+        """Undo a `settle`, because nothing was committed. Returns False if the attempt was given up."""
         with self._lock:
             if self._state == "settled":
                 self._state = "open"
@@ -79,11 +81,11 @@ class Concluded(Struct, frozen=True, kw_only=True):
 
 
 class GivenUp(Exception):
-    """Rolls back the writes of an attempt that was given up."""
+    """Raised to roll back the writes of an attempt that was given up."""
 
 
 class CodecFailed(Exception):
-    """The codec raised `error`."""
+    """The codec has raised `error`."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
@@ -91,8 +93,9 @@ class CodecFailed(Exception):
 
 
 class Body(Protocol):
-    """One call of users' code. `error` is the error that it raised. `is_final` says that its result cannot be
-    stored."""
+    """One call of users' code. `error` is the error that the code raised. `is_final` says that the code's result cannot
+    be stored.
+    """
 
     error: BaseException | None
     is_final: bool
@@ -113,11 +116,11 @@ class Spot(Struct, frozen=True):
     run_id: str
     claim: int
     position: str
-    name: str  # of the step
+    name: str  # the name of the step
 
 
 def check_form(takes: Transacts, name: str, *, is_async: bool) -> None:
-    """Check that a store has transactions for a step of this form. Raises Misuse."""
+    """Check that the store has transactions for this form of function (plain or async). Raises Misuse."""
     if takes == "no":
         raise Misuse(
             f"step {name!r} is transactional, and this engine's store has no transactions for steps: use a "
@@ -146,16 +149,16 @@ async def transacted(
     ended: Callable[[], None],
     again: Callable[[], None],
 ) -> Concluded:
-    """Call a body in a transaction, again and again until its outcome is known.
+    """Call a body in a transaction until the outcome of the transaction is known.
 
-    Never raises: an error that the body raises is its outcome.
+    Never raises. An error that the body raises is part of the result.
 
-    `ended` is called whenever the connection can no longer be used. `again` is called when the store has failed. Then
-    the body may be called again, and its effects outside the transaction must not count twice.
+    `ended` is called each time the connection can no longer be used. `again` is called when the store has failed. After
+    that, the body may be called again. Its effects outside the transaction must not count twice.
     """
     pause_s = _AGAIN_FIRST_S
     failures = 0
-    is_unknown = False  # If True, the attempt cannot be given up until the store has answered.
+    is_unknown = False  # if True, the attempt cannot be given up before the store has answered
     while True:
         attempt = body()
         try:
@@ -166,7 +169,8 @@ async def transacted(
                 is_final = attempt.is_final or (attempt.error is None and isinstance(error, Misuse))
                 return Concluded(error=failure, is_final=is_final)
             failures += 1
-            # Only the first failure is a warning, so that an outage logs one line however often the store is asked.
+            # Only the first failure is logged as a warning. So an outage logs one warning, however often the store is
+            # asked.
             log.log(
                 logging.WARNING if failures == 1 else logging.DEBUG,
                 "step %r of run %s: the store failed during its transaction, which is begun again until it succeeds;"
@@ -197,13 +201,13 @@ async def transacted(
 
 
 def _is_of_the_store(error: BaseException, attempt: Body) -> bool:
-    """Return whether the store failed, and not the body. In that case the body is called again."""
+    """Return whether the store failed, and not the body. If so, the body is called again."""
     if error is attempt.error or not isinstance(error, StoreError) or isinstance(error, CommitRefused):
         return False
     if attempt.error is None:
         return True
-    # The body failed on a connection that broke. Running the body again shows whether the connection was the reason. It
-    # does not run again if it was stopped, or if its result cannot be stored.
+    # The body failed, and its connection broke too. Running the body again shows whether the connection was the cause.
+    # The body does not run again if it was stopped, or if its result cannot be stored.
     return isinstance(attempt.error, Exception) and not isinstance(attempt.error, GivenUp) and not attempt.is_final
 
 
@@ -215,7 +219,9 @@ async def _once(store: Store, me: Engine, spot: Spot, body: Body) -> Staged:
 
 
 def encoded(codec: Codec, text: str, refuse: Callable[[BaseException], NoReturn]) -> str:
-    """Return the encoded text, as it is stored. Called on the loop, since a codec need not be thread-safe."""
+    """Return the text in the form in which it is stored. This must be called on the loop, because a codec does not need
+    to be thread-safe.
+    """
     try:
         return codec.encode(text)
     except Exception as error:  # noqa: BLE001 - users' codecs may raise anything
@@ -225,7 +231,7 @@ def encoded(codec: Codec, text: str, refuse: Callable[[BaseException], NoReturn]
 def encoded_elsewhere(
     codec: Codec, loop: asyncio.AbstractEventLoop, text: str, refuse: Callable[[BaseException], NoReturn]
 ) -> str:
-    """Return the same as `encoded`, from another thread, which waits for the loop."""
+    """Return the same as `encoded`. This is called in another thread, and waits for the loop."""
     if type(codec) is PlainCodec:
         return text
     done: Future[str] = Future()
@@ -246,7 +252,7 @@ def encoded_elsewhere(
 
 
 class _NoLoop:
-    """Takes the place of the running loop in a thread where nothing may be awaited."""
+    """Replaces the running loop in a thread in which nothing may be awaited."""
 
     def __init__(self, step: str) -> None:
         self._step = step

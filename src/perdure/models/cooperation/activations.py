@@ -1,4 +1,4 @@
-"""Activations: they make the next moves of live runs, as ops for the coordinator, and hold runs that cannot go on.
+"""Activations: they turn the next moves of live runs into ops for the coordinator, and hold runs that cannot go on.
 
 A move that needs no code shares the commit of the move before it. Code runs only after everything that it depends on is
 committed.
@@ -37,8 +37,8 @@ log = logging.getLogger("perdure")
 
 
 class Activations:
-    """Goes on with runs: writes the moves that need no code, then runs code or waits. The parts that do this report
-    here.
+    """Goes on with runs. It writes the moves that need no code, and then runs code or waits. The parts that run code
+    and commit drafts report to this class.
 
     A run does one thing at a time.
     """
@@ -88,7 +88,9 @@ class Activations:
             self.reader.read_anew(live)
 
     def go_on(self, live: LiveOperation, *, is_loaded: bool = False) -> None:
-        """Go on from the run's rows: write the moves that need no code, then run code or wait."""
+        """Go on from the state that the run's rows show. Write the moves that need no code, and then run code or
+        wait.
+        """
         if live.is_busy or live.is_closed or live.is_stale:
             return
         run = self._lookup(live.id)
@@ -118,7 +120,7 @@ class Activations:
             live.timer = None
         if draft.code is not None:
             if live.is_stale or live.asked > draft.asked:
-                self.go_on(live)  # It was, or may have been, asked to give up after the draft was made.
+                self.go_on(live)  # The run was, or may have been, asked to give up after the draft was made.
             else:
                 self.steps.execute(live, draft.code)
             return
@@ -133,8 +135,9 @@ class Activations:
             self._runs.evict()
 
     def _has_changed(self, live: LiveOperation, draft: Draft) -> bool:
-        """Return whether the run can go on now: it was notified while it was busy, or it does not have the status of
-        its draft yet."""
+        """Return whether the run can go on now. It can if it was notified while it was busy, or if its status differs
+        from its draft's.
+        """
         run = self._lookup(live.id)
         if run is None or run.status is not draft.status:
             return run is not None
@@ -142,8 +145,8 @@ class Activations:
         move = next_move(live.plan, live.view(now), live.progress)
         if isinstance(move, Code):
             return not live.is_pausing(move, now)
-        # According to its rows the run may have ended: another engine may have taken it, and this engine does not know
-        # yet.
+        # According to its rows the run may have ended. Another engine may have taken the run without this engine
+        # knowing it yet.
         return not isinstance(move, (Wait, Nothing))
 
     def _due(self, live: LiveOperation) -> None:
@@ -172,8 +175,9 @@ class Activations:
         return (yield from self._commits.write(live, draft, is_loaded=is_loaded, again=again))
 
     def _land_staged(self, live: LiveOperation, staged: Staged) -> None:
-        """Write the outcome that code staged with its own writes before a crash. It is written before any later request
-        to the run is handled."""
+        """Write the outcome that code had staged, together with its own writes, before a crash. This comes before any
+        later request to the run is handled.
+        """
         try:
             code, outcome = self._transactions.read(live.plan, staged)
         except Mismatch as error:
@@ -183,7 +187,7 @@ class Activations:
         self.land(live, code, outcome, is_loaded=True)
 
     def hold(self, live: LiveOperation, reason: str, *, is_staged: bool = False) -> None:
-        """Hold a run that cannot go on, until fitting code is deployed or a person decides."""
+        """Hold a run that cannot go on, until code that fits is deployed or a person decides."""
         live.close()
         self._holds.set(
             live.id,

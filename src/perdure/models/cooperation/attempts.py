@@ -1,10 +1,10 @@
-"""Attempts of an operation's code: how often the code is tried, how long an attempt may take, the record of failed
-attempts, and whether another attempt follows.
+"""Attempts of an operation's code: their number, their time limits, the record of failed attempts, and the decision
+whether another attempt follows.
 
 A failed attempt leaves no rows. The store has a wait at the position of the code, with the attempts so far. The wait
-stays there until the code has ended. So a crash loses no attempt whose pause was long enough to be stored.
+stays until the code has ended. So a crash loses no attempt whose pause was long enough to be stored.
 
-A failure of the infrastructure counts against nothing, and begins no rollback: the code is tried again.
+A failure of the infrastructure does not count as an attempt and begins no rollback: the code is tried again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MESSAGE_MAX_CHARS: Final = 1_000
 
 
 class Effort(Struct, frozen=True, kw_only=True):
-    """How often code is tried, how long an attempt may take, and how long it may take without a heartbeat."""
+    """The retry policy of code, the time limit of an attempt, and the longest time without a heartbeat."""
 
     retry: Retry | None = None
     timeout_s: float | None = None
@@ -65,12 +65,13 @@ def _seconds(duration: Duration | None, name: str, what: str) -> float | None:
 
 
 class Attempts(Struct, kw_only=True):
-    """The record of code that has not ended: the failed attempts, the time of the next attempt, and the details of the
-    newest heartbeat, as JSON."""
+    """The record of code that has not ended. It has the failed attempts, the time of the next attempt, and the details
+    of the newest heartbeat as JSON.
+    """
 
     position: str
-    name: str  # of the step
-    failed: int = 0  # attempts that count against the policy
+    name: str  # the name of the step
+    failed: int = 0  # the number of attempts that count against the policy
     history: list[Attempt] = field(default_factory=list)  # the last attempts
     due_at: int = 0
     pause_us: int = 0  # the pause before the next attempt
@@ -84,7 +85,7 @@ class Attempts(Struct, kw_only=True):
         return self.pause_us > DURABLE_PAUSE_US
 
     def wait(self, run_id: str, details: str | None, *, is_pausing: bool) -> Wait:
-        """Return the wait that stores the attempts. `details` were encoded by the codec."""
+        """Return the wait that stores the attempts. `details` must already be encoded by the codec."""
         last = self.history[-1] if self.history else None
         failure = None
         if last is not None:
@@ -104,7 +105,7 @@ class Attempts(Struct, kw_only=True):
 
 
 def read_attempts(wait: Wait, details: str | None) -> Attempts:
-    """Return the attempts that a wait has stored. `details` were decoded by the codec."""
+    """Return the attempts that a wait has stored. `details` must already be decoded by the codec."""
     history = [] if wait.failure is None else list(msgspec.json.decode(wait.failure, type=StoredFailure).history)
     return Attempts(
         position=wait.position,
@@ -120,14 +121,15 @@ def read_attempts(wait: Wait, details: str | None) -> Attempts:
 
 
 def is_infrastructure(error: BaseException) -> bool:
-    """Return whether an error is a temporary failure of the infrastructure, and says nothing about the work itself."""
+    """Return whether an error is a temporary failure of the infrastructure, and not a failure of the work itself."""
     return isinstance(error, InfrastructureFailed) or is_of_the_store(error)
 
 
 def note_failure(attempts: Attempts, policy: Retry | None, error: BaseException, now: int, random: float) -> bool:
-    """Note a failed attempt. Return whether another attempt follows, at `due_at`. Raises the errors of the policy.
+    """Note a failed attempt, and return whether another attempt follows. `due_at` is the time of that attempt. Raises
+    the errors of the policy.
 
-    A failure of the infrastructure does not count against the policy, and another attempt always follows it.
+    A failure of the infrastructure does not count against the policy. After it, another attempt always follows.
     """
     if is_infrastructure(error):
         pause = min(max(attempts.pause_us * 2, _INFRASTRUCTURE_FIRST_US), _INFRASTRUCTURE_MAX_US)

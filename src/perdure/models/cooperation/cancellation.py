@@ -1,9 +1,9 @@
-"""Cancellation: the row that requests it, and the reasons for which a run gives up.
+"""Cancellation: the row that requests a cancellation, and the reasons why a run gives up.
 
-A run looks for reasons before and after each step, and a step may look for them itself. It gives up in four cases: it
-or a run above it was cancelled, one of its tokens was cancelled (token_cancellation.py), a run above it rolls back, or
-its deadline has passed (deadlines.py). Then it rolls back (rollback.py). A strategy may ignore reasons. Runs are
-notified in notifications.py. Functions and graphs are cancelled in perdure/kernel/rules/cancellation.py.
+A run checks for these reasons before and after each step. A step may also check for them itself. There are four
+reasons. The run or a run above it was cancelled. One of its tokens was cancelled (token_cancellation.py). A run above
+it rolls back. Or its deadline has passed (deadlines.py). A run that gives up rolls back (rollback.py). A strategy may
+ignore reasons. notifications.py notifies the runs. perdure/kernel/rules/cancellation.py cancels functions and graphs.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ from perdure.models.cooperation.moves import (
 def cancel(
     lineage: Lineage, own: Sequence[MessageEvent], message_id: str, *, reason: str, source: str
 ) -> tuple[MessageEvent, ...]:
-    """Return CANCELLATION_REQUESTED for a lineage: its runs that have not ended give up at their next step boundary.
+    """Return the row CANCELLATION_REQUESTED for a lineage. The runs of this lineage that have not ended give up at
+    their next step boundary.
 
-    `own` are the rows of exactly that lineage. Returns no rows if its run has ended, or was cancelled before.
+    `own` are the rows of exactly this lineage. Returns no rows if the run of the lineage has ended, or was cancelled
+    before.
     """
     if any(row.type is EventType.CANCELLATION_REQUESTED for row in own):
         return ()
@@ -43,7 +45,7 @@ def cancel(
         return ()
     failure = Failure(type=CANCELLATION_REQUESTED, message=reason, source=source)
     row = MessageEvent(
-        seq=0,  # It is not written by the run's writer.
+        seq=0,  # The run's own writer does not write this row.
         message_id=message_id,
         type=EventType.CANCELLATION_REQUESTED,
         cooperation_lineage=lineage,
@@ -54,18 +56,18 @@ def cancel(
 
 def by_parent(run: OperationRun, rollback_request: MessageEvent) -> Failure:
     if rollback_request.coroutine_name is None and rollback_request.exception is not None:
-        return rollback_request.exception  # Requested from outside: there is no parent.
+        return rollback_request.exception  # The rollback was requested from outside, so there is no parent.
     return parent_said_so(rollback_request.exception, run.source)
 
 
 def heeded(plan: Plan, run: OperationRun, context: Context, *, rolling_back: bool) -> tuple[Failure, ...]:
-    """Return the reasons to give up that the run's strategy heeds."""
+    """Return the reasons to give up that the run's strategy does not ignore."""
     found = reasons(run, context, rolling_back=rolling_back)
     return tuple(plan.strategy.heeds(found)) if found else ()
 
 
 def reasons(run: OperationRun, context: Context, *, rolling_back: bool) -> tuple[Failure, ...]:
-    """Return the reasons why the run must give up. During a rollback only a deadline counts."""
+    """Return the reasons why the run must give up. During a rollback, only a deadline is a reason."""
     if not context.values and run.rollback_request is None and not run.asks:
         return ()
     deadline = context.get(ROLLBACK_DEADLINE if rolling_back else HAPPY_DEADLINE)

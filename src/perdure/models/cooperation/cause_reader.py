@@ -1,4 +1,4 @@
-"""Reads from the store the causes that failures refer to."""
+"""The cause reader: it reads the causes that failures refer to from the store."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class CauseReader:
         return await whole(failure, self._read)
 
     async def for_code(self, failure: Failure) -> Failure:
-        """Return the failure with its causes for a step's code.
+        """Return the failure with its causes, for the code of a step.
 
-        If the store does not answer, the failure keeps its references: a failure of the store must not fail the step.
+        If the store does not answer, the failure keeps its references. A failure of the store must not fail the step.
         """
         try:
             return await self.whole(failure)

@@ -1,9 +1,9 @@
-"""Failures of children: how a run reacts to them once all its children have ended.
+"""Failures of children, and how a run reacts to them once all its children have ended.
 
 The step that emitted the message may have a handler of child failures. If the handler returns, the failures are
-handled. The run then waits for the messages that the handler emitted, and calls the handler again if these fail.
-Without a handler, or if the handler raises, the run rolls back (rollback.py). If the run already rolls back, its
-rollback fails. The executor calls the handler (executor.py).
+handled. Then the run waits for the messages that the handler has emitted. If their handlers fail, it calls the handler
+of child failures again. Without a handler, or if the handler raises, the run rolls back (rollback.py). If the run
+already rolls back, its rollback fails. executor.py calls the handler.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from perdure.models.cooperation.progress import Instance, Progress, Window
 
 
 def failures_of_children(run: OperationRun, window: Window) -> list[tuple[Failure, bool]]:
-    """Return the failures of the window's children in the order of emission. Each failure has a flag: True if the child
-    could not roll back."""
+    """Return the failures of the window's children, in the order of emission. Each failure has a flag, which is True if
+    the child could not roll back.
+    """
     found: list[tuple[Failure, bool]] = []
     if not (window.emitted or window.undone):
         return found
@@ -37,10 +38,11 @@ def _unknown(child: Child) -> Failure:
 
 
 def child_failure(step: str, source: str, failed: Sequence[tuple[Failure, bool]]) -> Failure:
-    """Return a parent's failure for children that rolled back (flag False) or could not roll back (flag True).
+    """Return a parent's failure, made from the failures of its children. A flag says whether the child could not roll
+    back.
 
     The failures of children that could not roll back come first, because the work of these children is not undone.
-    Otherwise the failures are in the children's order.
+    Apart from that, the failures are in the order of the children.
     """
     worst = [failure for failure, is_left_undone in failed if is_left_undone]
     rest = [failure for failure, is_left_undone in failed if not is_left_undone]
@@ -56,7 +58,9 @@ def child_failure(step: str, source: str, failed: Sequence[tuple[Failure, bool]]
 def handler_call(
     plan: Plan, progress: Progress, instance: Instance, window: Window, failure: Failure, *, rolling_back: bool = False
 ) -> Handle | None:
-    """Return the call of the handler of the step whose children failed, or None if the step has no handler."""
+    """Return the call of the failure handler of the step whose children failed. Return None if the step has no
+    handler.
+    """
     if plan.nodes[instance.index].handler is None:
         return None
     return Handle(

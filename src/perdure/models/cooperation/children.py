@@ -1,7 +1,7 @@
 """A run's children: their states, and which of them the run still waits for.
 
-A child's new state changes one entry, whatever the number of children. So a step with n children costs n times as
-much as a step with one child.
+When a child gets a new state, only one entry changes, however many children there are. So a step with n children costs
+n times as much as a step with one child.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NO_IDS: Final[frozenset[str]] = frozenset()
 
 
 class Child(Struct, frozen=True, kw_only=True, gc=False):
-    """A run that handles a message which this run has emitted."""
+    """A run that handles a message that this run has emitted."""
 
     message_id: str
     handler: str
@@ -45,18 +45,20 @@ class Child(Struct, frozen=True, kw_only=True, gc=False):
         return self.lineage[-1]
 
     def become(self, state: State, failure: Failure | None) -> Child:
-        """Return the child in a later state, or the child itself if it is in that state or beyond."""
+        """Return the child in a later state. If the child is already in that state, or in a later one, return it
+        unchanged.
+        """
         return replace(self, state=state, failure=failure) if _RANKS[state] > _RANKS[self.state] else self
 
 
-_NOBODY: Final[dict[str, Child]] = {}  # used while there is no window; never written to
+_NOBODY: Final[dict[str, Child]] = {}  # used while there is no window; must stay empty
 
 
 class Outstanding(Struct, frozen=True, gc=False):
-    """The children that a window waits for. `missing` children have not begun their work, or their rollback. `busy`
-    children have begun and not ended.
+    """The children that a window waits for. `missing` children have not begun their work or their rollback. `busy`
+    children have begun and have not ended.
 
-    `emitted` are the window's messages, except the messages whose handlers were asked to undo.
+    `emitted` are the window's messages. Messages whose handlers were asked to undo are left out.
     """
 
     missing: Collection[Child]
@@ -71,8 +73,8 @@ class Children:
 
     def __init__(self, children: Iterable[Child] = ()) -> None:
         self._known: dict[str, Child] = {}
-        self._ids: dict[str, list[str]] = {}  # by message
-        self._new: list[Child] = []  # about to be written
+        self._ids: dict[str, list[str]] = {}  # the ids of children, by message
+        self._new: list[Child] = []  # children that are about to be written
         self._window: Window | None = None  # the window that the following fields belong to
         self._emitted = self._undone = _NO_IDS
         self._missing = self._busy = _NOBODY
@@ -98,8 +100,9 @@ class Children:
         return any(child.handler == handler for child in self.of((message_id,)))
 
     def outstanding(self, window: Window) -> Outstanding:
-        """Return the children that a window waits for. They are sorted once. After that, each child that changes is
-        moved."""
+        """Return the children that a window waits for. The children are sorted once. After that, only a child whose
+        state changes is moved.
+        """
         if window is not self._window:
             self._window = window
             self._emitted, self._undone = frozenset(window.emitted), frozenset(window.undone)
@@ -109,14 +112,18 @@ class Children:
         return Outstanding(self._missing.values(), self._busy.values(), self._emitted)
 
     def awaited(self, window: Window, which: Literal["all", "busy", "missing"]) -> tuple[str, ...]:
-        """Return the ids of the children that a window waits for: all, the busy ones, or the missing ones."""
+        """Return the ids of the children that a window waits for: all of them, the busy children, or the missing
+        children.
+        """
         self.outstanding(window)
         if which == "all":
             return (*self._busy, *self._missing)
         return tuple(self._busy if which == "busy" else self._missing)
 
     def _place_of(self, child: Child) -> Literal["missing", "busy", ""]:
-        """Return where a child belongs in the current window, or "" if the window does not wait for it."""
+        """Return the group to which a child belongs in the current window. Return "" if the window does not wait for
+        the child.
+        """
         is_undone = child.message_id in self._undone
         if not is_undone and child.message_id not in self._emitted:
             return ""
@@ -127,7 +134,7 @@ class Children:
     # Changes.
 
     def add(self, child: Child) -> None:
-        """Add a child. If the run's window has its message, the window waits for the child."""
+        """Add a child. If the child's message is in the run's window, the window waits for the child."""
         if child.id in self._known:
             return
         self._known[child.id] = child
@@ -145,7 +152,7 @@ class Children:
             self._sort(child)
 
     def draft(self, children: Iterable[Child]) -> None:
-        """Add children that are about to be written. See `keep` and `discard`."""
+        """Add children that are about to be written. `keep` keeps them, and `discard` removes them."""
         for child in children:
             self._new.append(child)
             self.add(child)

@@ -1,4 +1,6 @@
-"""Commits of drafts: a draft becomes an op for the coordinator, whose answer decides how the run goes on."""
+"""Commits of drafts: a draft becomes an op for the coordinator. The reply of the coordinator decides how the run goes
+on.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ log = logging.getLogger("perdure")
 
 
 class CommitListener(Protocol):
-    """Goes on with runs whose drafts are committed, or must be made anew."""
+    """Goes on with runs whose drafts were committed, or must be made again."""
 
     def committed(self, live: LiveOperation, draft: Draft) -> None:
         """Go on after a commit."""
@@ -34,7 +36,7 @@ class CommitListener(Protocol):
 
 
 class Commits:
-    """Commits drafts. If the coordinator refuses a draft because something has changed, makes the draft again."""
+    """Commits drafts. If the coordinator refuses a draft because the store has changed, the draft is made again."""
 
     def __init__(
         self,
@@ -60,15 +62,17 @@ class Commits:
         self._drafts = drafts
         self._turns = turns
         self._listener = listener
-        self._landed: list[tuple[LiveOperation, Draft]] = []  # just committed: see `proceed`
+        self._landed: list[tuple[LiveOperation, Draft]] = []  # drafts that were just committed: see `proceed`
 
     def write(
         self, live: LiveOperation, draft: Draft, *, is_loaded: bool = False, again: Callable[[], None] | None = None
     ) -> Making:
-        """Commit a draft. If the draft must be made again, calls `again`. By default the run goes on."""
+        """Commit a draft. If the draft must be made again, call `again`. The default of `again` lets the run go on from
+        its rows.
+        """
         run = self._lookup(live.id)
         if run is None or run.claim != live.claim:
-            return None  # Another engine has the run by now, and this one is about to drop it.
+            return None  # Another engine has taken the run, and this engine is about to drop it.
         draft.asked, notified = live.asked, live.notified
         waits, gone = stored_waits(live, run, draft, is_loaded=is_loaded)
         is_same = draft.status is run.status and not (draft.rows or draft.notices or draft.runs or waits or gone)
@@ -114,10 +118,10 @@ class Commits:
         return None
 
     def proceed(self) -> None:
-        """Go on with runs whose drafts are committed.
+        """Go on with the runs whose drafts were committed.
 
-        Call this after all effects of the commit are performed. By then, a run that the same commit has notified has
-        read the notification. So it begins no step after it was asked to give up.
+        Call this after all effects of the commit were performed. By then, a run that the same commit has notified has
+        received the notification. So the run begins no step after it was asked to give up.
         """
         landed, self._landed = self._landed, []
         for live, draft in landed:
@@ -155,7 +159,7 @@ class Commits:
             self._reader.read_anew(live)
 
     async def _write_again(self, live: LiveOperation, again: Callable[[], None] | None) -> None:
-        """Read the registry, which has changed, and make the draft again with the new version of the registry."""
+        """The registry has changed: read it, and make the draft again with the new version of the registry."""
         while not live.is_closed:
             try:
                 await self._registry.load(again=True)
@@ -164,7 +168,7 @@ class Commits:
                 await asyncio.sleep(0.1)
             else:
                 break
-        # The change may affect many runs. All of them then come here at once.
+        # The change may affect many runs. All these runs come here at the same time.
         self._turns.soon(live, partial(self._once_more, live, again or partial(self._listener.go_on, live)))
 
     def _once_more(self, live: LiveOperation, go_on: Callable[[], None]) -> None:

@@ -1,9 +1,9 @@
-"""The context of messages: named values that travel with them, such as deadlines (deadlines.py) and cancellation
+"""The context of messages: named values that travel with messages, such as deadlines (deadlines.py) and cancellation
 tokens.
 
-A child's first step sees its emitter's context, and the values that the emission added. A value that a step puts in is
-seen by later steps and by the handlers of their messages. The parent never sees it. In a rollback, a parent's context
-is laid over its child's context.
+A child's first step sees its emitter's context, and the values that the emission added. If a step adds a value, later
+steps and the handlers of their messages see it. The parent never sees this value. In a rollback, the context of a
+parent is laid over the context of its child.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ _KEYS: dict[str, Key[Any]] = {}
 
 
 class ReadableKey(Generic[V_co]):
-    """The half of a key that reads. It is covariant: where a key of a base type is expected, a key of a subtype is
-    accepted."""
+    """The part of a key that reads values. It is covariant: a key of a subtype is accepted where a key of its base type
+    is expected.
+    """
 
     name: str
     type: type_[V_co]
@@ -49,8 +50,9 @@ class ReadableKey(Generic[V_co]):
 class Key(ReadableKey[V]):
     """A named, typed value of a context: `TENANT = Key("tenant", str)`.
 
-    `merge(own, other)` returns the combined value if one context is laid over another and both have a value. Without
-    `merge` the upper value counts. A process that does not define the key passes its values on unchanged.
+    If one context is laid over another and both have a value, `merge(own, other)` returns the combined value. Without
+    `merge`, the value of the upper context counts. A process that does not define the key passes its values on
+    unchanged.
     """
 
     def __init__(self, name: str, type: type[V], *, merge: Callable[[V, V], V] | None = None) -> None:
@@ -76,7 +78,7 @@ class Key(ReadableKey[V]):
 
 @checked
 class Context(Struct, frozen=True, gc=False):
-    """An immutable map from names to JSON values. Typed keys read a value when it is asked for, and not before."""
+    """An immutable map from names to JSON values. A typed key decodes a value only when the value is read."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
 
@@ -91,7 +93,7 @@ class Context(Struct, frozen=True, gc=False):
         return Context({name: value for name, value in self.values.items() if name != key.name})
 
     def plus(self, other: Context) -> Context:
-        """Return this context with the other laid over it."""
+        """Return this context with the other context laid over it."""
         if not other.values:
             return self
         merged = dict(self.values)
@@ -107,7 +109,7 @@ EMPTY: Final = Context()
 
 
 def check_name(name: object, of: str, chars_max: int) -> None:
-    """Raise InvalidArguments for a name that not every store can hold."""
+    """Raise InvalidArguments if some store cannot hold the name."""
     if not isinstance(name, str) or not 0 < len(name) <= chars_max or _UNSTORABLE.search(name) is not None:
         raise InvalidArguments(
             f"the name of {of} must be a text of 1 to {chars_max} characters, without NUL and lone surrogates, not "
@@ -116,12 +118,11 @@ def check_name(name: object, of: str, chars_max: int) -> None:
 
 
 class CancellationToken(Struct, frozen=True):
-    """A name by which runs can be cancelled together, whatever hierarchies they belong to.
+    """A name by which runs can be cancelled together, even if they belong to different hierarchies.
 
-    Use it as in `engine.emit(…, tokens=[CancellationToken("deploy-17")])`, and later in
-    `engine.topics.cancel_token(…)`.
+    Pass it to `engine.emit(…, tokens=[CancellationToken("deploy-17")])`, and later to `engine.topics.cancel_token(…)`.
 
-    Tokens of the same name are the same token. A token needs no registration. Raises InvalidArguments for a name that
+    Two tokens with the same name are the same token. A token needs no registration. Raises InvalidArguments if the name
     is empty, has more than 400 characters, or contains NUL or lone surrogates.
     """
 
@@ -132,12 +133,14 @@ class CancellationToken(Struct, frozen=True):
 
     @property
     def scope(self) -> str:
-        """The id under which its cancellation is stored. It has no "/", which separates the ids of a lineage."""
+        """The id under which the token's cancellation is stored. It contains no "/", because "/" separates the ids of a
+        lineage.
+        """
         return f"token:{self.name.replace('%', '%25').replace('/', '%2F')}"
 
     @property
     def tag(self) -> str:
-        """The key of the tag of runs that were given this token."""
+        """The key of the tag that runs with this token have."""
         return f"{TOKEN_TAG}{self.name}"
 
 
@@ -149,24 +152,25 @@ def united(own: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
 TOKENS: Final = Key("perdure.tokens", tuple[str, ...], merge=united)
 
 
-# Set in messages that a rollback emits: the number of ids in the lineage of the run that rolls back. A cancellation or
-# a rollback of that run, or of a run above it, is the reason for the emission. So it does not stop the emission.
+# Set in messages that a rollback emits. The value is the number of ids in the lineage of the run that rolls back. The
+# reason for such an emission is a cancellation or a rollback of that run, or of a run above it. So that reason does not
+# stop the emission.
 EXEMPT: Final = Key("perdure.exempt", int, merge=max)
 
-# Set in messages that a function emits: how many levels of operations and functions are above that root (see
-# nesting_depth.py).
+# Set in messages that a function emits. The value is the number of levels of operations and functions above the root
+# (see nesting_depth.py).
 ABOVE: Final = Key("perdure.levels_above", int, merge=max)
 
-# When handlers of a message may begin, in microseconds since the epoch. Only the context of the message's EMITTED has
-# this key. The contexts of runs that have begun, and of their messages, do not have it.
+# The time at which handlers of a message may begin, in microseconds since the epoch. Only the context of the message's
+# EMITTED row has this key. Runs that have begun, and their messages, do not have it in their contexts.
 NOT_BEFORE: Final = Key("perdure.not_before", int, merge=max)
 
-# How many times periodic operations have run, by name.
+# The number of runs that a periodic operation has had, by name of the operation.
 ROUNDS: Final = Key("perdure.rounds", dict[str, int])
 
 
 def levels_above(context: Context) -> int:
-    """Return how many levels are above the root of the hierarchy that a context belongs to."""
+    """Return the number of levels above the root of the hierarchy that a context belongs to."""
     return (context.get(ABOVE) or 0) if ABOVE.name in context.values else 0
 
 
@@ -178,7 +182,9 @@ def token_names(context: Context | None) -> tuple[str, ...]:
 
 
 def not_before(context: Context | None) -> int:
-    """Return when handlers of a message with this context may begin, or 0 if at once."""
+    """Return the time at which handlers of a message with this context may begin. Return 0 if they may begin at
+    once.
+    """
     if context is None or NOT_BEFORE.name not in context.values:
         return 0
     return context.get(NOT_BEFORE) or 0
@@ -198,7 +204,7 @@ def checked_tokens(tokens: Iterable[CancellationToken]) -> tuple[str, ...]:
 
 
 def begun(context: Context | None) -> Context:
-    """Return the context that a run begins with, from the context of its message's EMITTED."""
+    """Return the context with which a run begins. It is made from the context of the message's EMITTED row."""
     if context is None:
         return EMPTY
     return context.without(NOT_BEFORE) if NOT_BEFORE.name in context.values else context

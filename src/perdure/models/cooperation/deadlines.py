@@ -1,7 +1,8 @@
-"""Deadlines of operations: of the happy path, of the rollback, or of both. They travel in the context of messages.
+"""Deadlines of operations. A deadline applies to the happy path, to the rollback, or to both. Deadlines travel in the
+context of messages, so children inherit them.
 
-Children inherit them. The earliest deadline counts, and its trace keeps the others. A run that misses a deadline gives
-up as if it were cancelled (cancellation.py). Deadlines of functions and graphs are in
+If a run has several deadlines, the earliest counts. Its trace keeps the other deadlines. A run that misses a
+deadline gives up as if it were cancelled (cancellation.py). Deadlines of functions and graphs are in
 perdure/kernel/rules/deadlines.py.
 """
 
@@ -35,7 +36,7 @@ _LATEST: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
 class Deadline(Struct, frozen=True, omit_defaults=True):
-    """A time (microseconds since the epoch), its source, and the later deadlines that it replaced."""
+    """A time in microseconds since the epoch, its source, and the later deadlines that it has replaced."""
 
     at: int
     source: str = ""
@@ -43,7 +44,7 @@ class Deadline(Struct, frozen=True, omit_defaults=True):
 
 
 def earlier(one: Deadline, other: Deadline) -> Deadline:
-    """Return the earlier of two deadlines, with the other in its trace."""
+    """Return the earlier of two deadlines. Its trace contains the later deadline."""
     first, second = (one, other) if one.at <= other.at else (other, one)
     lost = [second, *second.trace]
     new = [
@@ -61,7 +62,9 @@ ROLLBACK_DEADLINE: Final = Key("perdure.rollback_deadline", Deadline, merge=earl
 
 
 def deadline_in(context: Context | None, *, rolling_back: bool) -> int | None:
-    """Return the deadline of the rollback, or else of the happy path. None if there is no deadline."""
+    """Return the deadline of the rollback, or else the deadline of the happy path. Return None if there is no
+    deadline.
+    """
     if context is None or not context.values:
         return None
     deadline = context.get(ROLLBACK_DEADLINE if rolling_back else HAPPY_DEADLINE)
@@ -69,8 +72,9 @@ def deadline_in(context: Context | None, *, rolling_back: bool) -> int | None:
 
 
 def for_compensation(context: Context, depth: int) -> Context:
-    """Return the context for messages of a rollback. Their handlers must end by the rollback's deadline, and the
-    reasons for the rollback do not stop these handlers."""
+    """Return the context for messages that a rollback emits. The handlers of these messages must end by the rollback's
+    deadline. The reasons for the rollback do not stop these handlers.
+    """
     limit = context.get(ROLLBACK_DEADLINE)
     found = context.without(HAPPY_DEADLINE).put(EXEMPT, depth)
     return found if limit is None else found.put(HAPPY_DEADLINE, limit)
@@ -86,10 +90,10 @@ def bounded(
     delay: Duration | None = None,
     tokens: Iterable[CancellationToken] = (),
 ) -> Context:
-    """Return a context with deadlines, a delay before handlers may begin, and tokens.
+    """Return a context with deadlines, with tokens, and with a delay before handlers may begin.
 
-    The earliest deadline counts. Raises InvalidArguments for a time without a time zone, a time beyond the year 9999, a
-    negative delay, and a token that is not a CancellationToken.
+    The earliest deadline counts. Raises InvalidArguments for a time without a time zone, for a time beyond the year
+    9999, for a negative delay, and for a token that is not a CancellationToken.
     """
     if names := checked_tokens(tokens):
         context = context.put(TOKENS, united(token_names(context), names))
@@ -104,7 +108,9 @@ def bounded(
 
 
 def time_of(when: datetime | Duration, now: int, what: str) -> int:
-    """Return a time, or the time after a duration, in microseconds since the epoch. Raises InvalidArguments."""
+    """Return a point in time in microseconds since the epoch. `when` is a time, or a duration from now. Raises
+    InvalidArguments.
+    """
     given: object = when
     if not isinstance(given, datetime):
         at = now + span_of(given, f"{what}, if it is no datetime,") // _MICROSECOND
@@ -118,7 +124,9 @@ def time_of(when: datetime | Duration, now: int, what: str) -> int:
 
 
 def independent(context: Context) -> Context:
-    """Return the context of an emission on the global scope: the limits of this hierarchy do not bound another one."""
+    """Return the context of an emission on the global scope. It leaves out the limits of this hierarchy, because they
+    do not bound another hierarchy.
+    """
     for key in (HAPPY_DEADLINE, ROLLBACK_DEADLINE, EXEMPT, ABOVE, TOKENS):
         context = context.without(key)
     return context
@@ -135,8 +143,9 @@ def missed_deadline(deadline: Deadline, source: str, *, rolling_back: bool) -> F
 
 
 def deadline_ahead(context: Context, now: int, *, rolling_back: bool) -> int | None:
-    """Return the deadline, or None if it has passed. A run that still waits after its deadline ignores it, and must not
-    be woken by it again and again."""
+    """Return the deadline if it is in the future. Otherwise return None. A run that still waits after its deadline
+    ignores the deadline. The deadline must not wake this run again and again.
+    """
     deadline = deadline_in(context, rolling_back=rolling_back)
     return None if deadline is None or deadline <= now else deadline
 

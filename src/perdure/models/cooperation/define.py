@@ -1,4 +1,4 @@
-"""Definitions of operations: their steps, and how a step names the next step."""
+"""Definitions of operations, their steps, and the ways in which a step names the next step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ M = TypeVar("M")
 
 Policy = Literal["halt", "continue"]
 
-# Wrong values of these parameters are refused here, with the place of the definition in the error.
+# Wrong values of these parameters are refused here, because the error can name the place of the definition.
 _OWN = ("topic", "policy", "strategy", "duration", "time")
 _VERSION_MAX_CHARS = 100
 
@@ -45,7 +45,9 @@ Finally = Callable[[Scope, M], Awaitable[None] | None]
 
 @checked(error=InvalidDefinition, constructor=False, own=_OWN)
 class OperationStep(Generic[M]):
-    """A step of an operation. Decorators add its rollback, its handler of child failures, and its finally."""
+    """A step of an operation. Decorators add its rollback function, its handler of child failures, and its finally
+    function.
+    """
 
     def __init__(
         self,
@@ -89,9 +91,9 @@ class OperationStep(Generic[M]):
         timeout: Duration | None = None,
         heartbeat_timeout: Duration | None = None,
     ) -> Any:
-        """Set the function that undoes the step, called with (scope, message, cause).
+        """Set the function that undoes the step. It is called with (scope, message, cause).
 
-        It is called after the step's children were rolled back. It takes the options of a step. If the last attempt
+        It is called after the step's children have rolled back. It has the same options as a step. If its last attempt
         fails, the rollback has failed.
         """
 
@@ -128,17 +130,18 @@ class OperationStep(Generic[M]):
         timeout: Duration | None = None,
         heartbeat_timeout: Duration | None = None,
     ) -> Any:
-        """Set the function for failures of children, called with (scope, message, failure, attempt).
+        """Set the function that handles failures of children. It is called with (scope, message, failure, attempt).
 
-        It is called when children have failed and rolled back. If the function returns, the failure is handled. The run
-        waits for the handlers of the messages that the function emitted, and then goes on. If these handlers fail too,
-        the function is called again, with the next attempt. If the function raises, the run rolls back.
+        It is called when children have failed and rolled back. If the function returns, the failure is handled. Then
+        the run waits for the handlers of the messages that the function has emitted, and goes on. If these handlers
+        fail too, the function is called again with the next number as `attempt`. If the function raises, the run rolls
+        back.
 
-        `scope.next_step` is the next step that the step named. It counts if the function returns nothing. If the
-        function returns a NextStep, that step counts instead.
+        `scope.next_step` is the next step that the step has named. The run goes on with this step if the function
+        returns nothing. If the function returns a NextStep, the run goes on with that step instead.
 
-        In a rollback (`scope.rolling_back`), the function is called in the same way when children cannot be rolled
-        back. The function takes the options of a step. `attempt` counts failures of children, not attempts of this
+        In a rollback (`scope.rolling_back`), the function is called in the same way if children cannot be rolled back.
+        The function has the same options as a step. `attempt` counts failures of children, not attempts of this
         function.
         """
 
@@ -156,10 +159,10 @@ class OperationStep(Generic[M]):
         return decorate if function is None else decorate(function)
 
     def finally_(self, function: Finally[M]) -> Finally[M]:
-        """Set the function that is called in any case, exactly once, with (scope, message).
+        """Set the function that is called exactly once in any case. It is called with (scope, message).
 
-        It is called after the step and its children, when the step raises, or while the step is rolled back. After it
-        the run goes to the step that the step named.
+        It is called after the step and its children have succeeded, when the step raises, or while the step is rolled
+        back. After this function, the run goes to the next step that the step has named.
         """
         self._check(function, "a finally", 2, self.cleanup)
         self.cleanup = function
@@ -185,7 +188,9 @@ class OperationStep(Generic[M]):
 
 
 class Node(Struct, frozen=True, kw_only=True):
-    """One entry of an operation's plan. A step with a finally has two entries, and so has a scheduled step."""
+    """One entry of an operation's plan. A step with a finally function has two entries. A scheduled step has two
+    entries too.
+    """
 
     index: int
     name: str
@@ -201,23 +206,23 @@ class Node(Struct, frozen=True, kw_only=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """An operation in the form that the machine takes."""
+    """An operation in the form that the machine uses."""
 
     handler: str
     policy: Policy
     strategy: Strategy
     nodes: tuple[Node, ...]
-    entries: tuple[int, ...]  # where each declared step begins
+    entries: tuple[int, ...]  # the index at which each declared step begins
 
     def index_of(self, name: str) -> int:
-        """Return the place of the entry with a name. Raises LookupError."""
+        """Return the index of the entry with this name. Raises LookupError."""
         for node in self.nodes:
             if node.name == name:
                 return node.index
         raise LookupError(name)
 
     def said(self, target: int | None, index: int) -> NextStep:
-        """Return the NextStep that names a place in the plan: the reverse of `target`."""
+        """Return the NextStep that names an index in the plan. This is the reverse of `target`."""
         if target is None:
             return NextStep("go_on")
         if target == index:
@@ -229,22 +234,25 @@ class Plan(Struct, frozen=True, kw_only=True):
         return NextStep("go_to", self.nodes[target + 1].name if is_scheduled else name)
 
     def named(self, said: NextStep | None) -> NextStep | None:
-        """Return a NextStep with a name in place of a number. In changed code a number may mean another step."""
+        """Return a NextStep with a name instead of a number. After a change of the code, a number may mean another
+        step.
+        """
         if said is None or type(said.target) is not int or not 0 <= said.target < len(self.entries):
             return said
         return self.said(self.entries[said.target], -1)
 
     def target(self, said: NextStep | None, index: int) -> int | None:
-        """Return the place in the plan that a NextStep names, or None for the following step. Raises
-        InvalidArguments."""
+        """Return the index in the plan that a NextStep names. Return None for the following step. Raises
+        InvalidArguments.
+        """
         if said is None or said.kind == "go_on":
             return None
         if said.kind == "repeat":
             return index
-        if type(said.target) is int and 0 <= said.target < len(self.entries):  # True is not a number.
+        if type(said.target) is int and 0 <= said.target < len(self.entries):  # `True` does not count as a number.
             return self.entries[said.target]
         for entry in self.entries:
-            # A scheduled step begins with the sleep before it, but it is named by its own name.
+            # A scheduled step begins with the entry of its sleep, but is named by the name of the step.
             scheduled = entry + 1 if self.nodes[entry].name == f"{said.target} (scheduled)" else entry
             if self.nodes[scheduled].name == said.target:
                 return entry
@@ -256,15 +264,16 @@ class Plan(Struct, frozen=True, kw_only=True):
 class Operation(Generic[M]):
     """Handles the messages of a topic in steps.
 
-    A step begins when all handlers of the messages of the step before it have ended. If a handler fails, all work is
-    undone in reverse order, through the whole hierarchy.
+    A step begins when all handlers of the previous step's messages have ended. If a handler fails, all work is undone
+    in reverse order, through the whole hierarchy.
 
-    `policy` says what follows when something cannot be undone. "halt" stops the rollback there, "continue" goes on with
-    the remaining steps. Either way the run ends as rollback_failed. `strategy` says which handlers the run waits for.
+    `policy` says what happens if some work cannot be undone. "halt" stops the rollback there, and "continue" goes on
+    with the remaining steps. In both cases the run ends as rollback_failed. `strategy` says which handlers the run
+    waits for.
 
-    A run stays with the `version` that has begun it: only an engine that has that version goes on with the run. All
-    versions are the same handler. Any version may begin new runs. If an engine has several versions, the version listed
-    last begins them.
+    A run stays with the `version` that began it. Only an engine with that version goes on with the run. All versions of
+    an operation are the same handler. Any version may begin new runs. If an engine has several versions, the version
+    that is listed last begins new runs.
     """
 
     def __init__(
@@ -323,17 +332,18 @@ class Operation(Generic[M]):
         heartbeat_timeout: Duration | None = None,
         transactional: bool = False,
     ) -> Any:
-        """Make a function the operation's next step: it gets the scope and the message, and may return a NextStep.
+        """Make a function the operation's next step. The function gets the scope and the message, and may return a
+        NextStep.
 
-        With a `retry` policy a step that raises is tried again. Without a policy its run rolls back at once. `timeout`
-        bounds each attempt, from the beginning of its body. `heartbeat_timeout` bounds the time without a heartbeat
-        (`current_step().heartbeat()`). All attempts have the same idempotency key. A step that raises
+        With a `retry` policy, a step that raises is tried again. Without a policy, the run rolls back at once.
+        `timeout` bounds each attempt, beginning when its body begins. `heartbeat_timeout` bounds the time without a
+        heartbeat (`current_step().heartbeat()`). All attempts have the same idempotency key. A step that raises
         InfrastructureFailed is always tried again.
 
-        With `at` the step does not begin before that time, which may depend on the message. If the step is
-        `transactional`, its writes through `current_step().connection` are committed once, together with everything
-        that it asks of its scope, or not at all. This also applies to its rollback, its finally and its handler of
-        child failures.
+        With `at`, the step does not begin before that time. The time may depend on the message. A `transactional` step
+        writes through `current_step().connection`. These writes, and everything that the step asks of its scope, are
+        committed together once, or not at all. The same applies to the step's rollback function, its finally function,
+        and its handler of child failures.
         """
 
         def decorate(function: Invoke[M]) -> OperationStep[M]:
@@ -362,16 +372,17 @@ class Operation(Generic[M]):
         self._declare(_sleeping(self._name_for("sleep", name, caller()), lasting(duration)))
 
     def sleep_until(self, time: datetime | Callable[[M], datetime], *, name: str | None = None) -> None:
-        """Let the operation wait here until a time, which may depend on the message."""
+        """Let the operation wait here until a time. The time may depend on the message."""
         self._declare(_sleeping(self._name_for("sleep", name, caller()), until(time)))
 
     def periodic(self, every: Duration, *, count: int) -> None:
         """Let the operation run `count` times.
 
-        Each run waits here for `every`. Then it emits its message again on the global scope, unless it is the last run,
-        and goes on.
+        Each run waits here for `every`. Then it emits its message again on the global scope, unless it is the last run.
+        After that it does its own work.
 
-        A run plans the next one before its own work. So runs may overlap, and a run that fails does not end the series.
+        So a run starts the next run before its own work. Runs may overlap, and a run that fails does not end the
+        series.
         """
         where = caller()
         if not span_of(every, "every", error=InvalidDefinition) or count < 1:
@@ -409,7 +420,7 @@ class Operation(Generic[M]):
 
     @property
     def stored_version(self) -> str:
-        """The topic and the version, as runs and engines store them beside the name."""
+        """The topic and the version, in the form that runs and engines store beside the name."""
         return stored_version(self.topic.name, self.version)
 
     @cached_property
@@ -427,7 +438,9 @@ class Operation(Generic[M]):
 
     @cached_property
     def plan(self) -> Plan:
-        """The steps in order, as the machine takes them. After the first read the operation cannot be changed."""
+        """The steps in order, in the form that the machine uses. After the first read the operation cannot be
+        changed.
+        """
         if not self._declared:
             raise InvalidDefinition(f"operation {self.name!r} at {self.where} has no steps")
         taken = self._names()
@@ -492,7 +505,7 @@ def _sleeping(name: str, sleep: Callable[[Scope, Any], None]) -> _Draft:
 
 
 def place(function: Callable[..., Any]) -> str:
-    """Return file and line of a function."""
+    """Return the file and the line of a function."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(function)
 

@@ -1,8 +1,9 @@
-"""Makes drafts. The draft of a step with many children is made piece by piece, over many turns of the event loop.
+"""Drafts of commits are made here. The draft of a step with many children is made in pieces, over many turns of the
+event loop.
 
-While a draft is made, the run's state does not change: the machine must see one state from the first piece to the last.
-Notifications that arrive meanwhile wait until the draft is complete. The run takes them in before the draft is sent to
-the coordinator, as if they had arrived during the commit.
+While a draft is being made, the run's state does not change. The machine must see one state from the first piece to the
+last. Notifications that arrive in this time wait until the draft is complete. Then the run takes them in, before the
+draft is sent to the coordinator. It is as if they had arrived during the commit.
 """
 
 from __future__ import annotations
@@ -19,29 +20,29 @@ from perdure.models.cooperation.live_run import LiveOperation
 
 log = logging.getLogger("perdure")
 
-SMALL_AT_ONCE_MAX: Final = 128  # how many waiting drafts of one piece are made in one turn
+SMALL_AT_ONCE_MAX: Final = 128  # how many waiting drafts of one piece are made in one turn of the loop
 
-Making = Pieces[Callable[[], None] | None]  # returns what to call once the draft is complete, or None
+Making = Pieces[Callable[[], None] | None]  # returns the function to call once the draft is complete, or None
 
 
 class Drafts:
-    """Makes drafts. `take_in` gives a run a notification that arrived while its draft was made."""
+    """Makes drafts. `take_in` hands a run a notification that arrived while its draft was being made."""
 
     def __init__(self, take_in: Callable[[LiveOperation, Notified], None]) -> None:
         self._take_in = take_in
         self._open: dict[LiveOperation, deque[Notified]] = {}
         self._queue: deque[tuple[LiveOperation, Making]] = deque()
-        self._is_due = False  # The next piece is in the loop's queue.
+        self._is_due = False  # whether the next piece is in the loop's queue
 
     @property
     def busy(self) -> bool:
         return bool(self._open)
 
     def make(self, live: LiveOperation, draft: Making) -> None:
-        """Do the first piece now, and the others in the loop's next turns, one in each turn.
+        """Do the first piece now, and one more piece in each of the loop's next turns.
 
-        If the run is closed meanwhile, its draft is dropped. While other drafts are unfinished, the first piece waits
-        for its turn too: many large steps may end at once.
+        If the run is closed in the meantime, its draft is dropped. If other drafts are unfinished, the first piece
+        waits for its turn too, because many large steps may end at once.
         """
         if not self._queue:
             try:
@@ -56,12 +57,13 @@ class Drafts:
         self._schedule()
 
     def defer(self, live: LiveOperation, effect: Notified) -> None:
-        """Keep a notification for a run that `is_drafting` until its draft is complete."""
+        """Keep a notification until the draft of its run is complete (`is_drafting`)."""
         self._open[live].append(effect)
 
     def take_in(self, live: LiveOperation) -> Pieces[None]:
-        """Let a run take in all notifications that arrived while its draft was made. After the last piece, no
-        notification is left."""
+        """Let a run take in all notifications that arrived while its draft was being made. After the last piece, no
+        notification is left.
+        """
         waiting = self._open.get(live)
         while waiting:
             for _ in range(min(len(waiting), PIECE_ITEMS_MAX)):
@@ -83,7 +85,7 @@ class Drafts:
             asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
-        """Do one piece each of the waiting drafts, in order, up to the first draft that needs more pieces."""
+        """Do one piece of each waiting draft, in order. Stop at the first draft that needs more pieces."""
         self._is_due = False
         for _ in range(min(len(self._queue), SMALL_AT_ONCE_MAX)):
             live, draft = self._queue.popleft()
@@ -98,7 +100,7 @@ class Drafts:
         self._schedule()
 
     def _do_piece(self, live: LiveOperation, draft: Making) -> bool:
-        """Do one piece of a draft. Return whether the draft is complete, or dropped."""
+        """Do one piece of a draft. Return whether the draft is complete or was dropped."""
         done: Callable[[], None] | None = None
         try:
             if not live.is_closed:

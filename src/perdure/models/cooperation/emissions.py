@@ -1,7 +1,7 @@
-"""Emissions as rows: the message, its EMITTED, and a run for every expected handler, all in one commit.
+"""Emissions as rows. One commit writes the message, its EMITTED row, and a run for every expected handler.
 
-`emit` is pure: emissions in, rows and new runs out. The runs in memory, and the ops that create them, are in
-handler_runs.py. An emission on the global scope has a root of its own.
+`emit` is pure: it takes emissions, and returns rows and new runs. handler_runs.py makes the runs in memory, and the ops
+that create them. An emission on the global scope has a root of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from perdure.models.cooperation.strategies import Handlers, Registry, Strategy
 
 
 class Emitting(Struct, frozen=True, kw_only=True):
-    """The data for writing emissions: each topic's known handlers, new ids for runs, and the time."""
+    """The data that are needed to write emissions: the known handlers of each topic, new ids for runs, and the time."""
 
     handlers: Mapping[str, Handlers]
     ids: Iterator[str]
@@ -42,7 +42,7 @@ class Origin(Struct, frozen=True, kw_only=True):
 def emit_in_pieces(
     emissions: Sequence[Emission], *, strategy: Strategy, emitting: Emitting, origin: Origin
 ) -> Pieces[Writes]:
-    """Do what `emit` does, in pieces: a step may emit many messages."""
+    """Do what `emit` does, in pieces, because a step may emit many messages."""
     messages: list[Message] = []
     rows: list[MessageEvent] = []
     runs: list[NewRun] = []
@@ -66,9 +66,10 @@ def emit(
     emitting: Emitting,
     origin: Origin | None = None,
 ) -> Writes:
-    """Return the rows, messages and new runs of emissions. The strategy chooses the handlers that are expected.
+    """Return the rows, messages and new runs of emissions. The strategy chooses which handlers are expected.
 
-    All registered handlers are expected if there is no origin, or if a step emits on the global scope."""
+    If there is no origin, or if a step emits on the global scope, all registered handlers are expected.
+    """
     messages: list[Message] = []
     rows: list[MessageEvent] = []
     runs: list[NewRun] = []
@@ -131,5 +132,7 @@ def emit(
 
 
 def given_tokens(context: Context | None, inherited: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of the tokens that a message was given, without the tokens of its emitter."""
+    """Return the names of the tokens that a message got from its emission, without the tokens that it inherits from its
+    emitter.
+    """
     return tuple(name for name in token_names(context) if name not in inherited)

@@ -1,7 +1,8 @@
-"""Runs the code of operations: steps, their rollbacks, their handlers of child failures, and their finally functions.
+"""The executor runs the code of operations: steps, rollback functions, handlers of child failures, and finally
+functions.
 
-Async functions run on the process's loop (see step_tasks.py), plain functions in threads. The scope of a function notes
-its requests, and the executor returns them after the function has returned.
+Async functions run on the process's loop (see step_tasks.py), and plain functions run in threads. The scope of a
+function notes the function's requests. The executor returns them after the function has returned.
 """
 
 from __future__ import annotations
@@ -43,15 +44,17 @@ from perdure.values.json import bytes_of
 
 
 class AttemptContexts(Protocol):
-    """Lets code in a step's context find out where it runs."""
+    """Makes `current_step` work in the code of operations."""
 
     def enter(self, context: Context, attempt: StepExecution) -> Place:
-        """Let code that runs in a context find out its run, its step and its attempt."""
+        """Enter an attempt into a context, so that code in this context can ask for its run, its step and its
+        attempt.
+        """
         ...
 
 
 class TryAgain(Struct, frozen=True):
-    """The outcome of a failed attempt that is tried again: see the execution's `attempts`."""
+    """The outcome of a failed attempt after which another attempt follows: see the execution's `attempts`."""
 
 
 class Executor:
@@ -100,7 +103,7 @@ class Executor:
         return self._outcome(execution, partial(self._transacted, execution, work, call)), context
 
     def _possible(self, live: LiveOperation, code: Code, returned: Returned) -> Outcome:
-        """Return the outcome of code, or a failure if it cannot be written."""
+        """Return the outcome of code. If the outcome cannot be written, return a failure."""
         failure = refused(live.plan, live.view(0), code, returned)
         return within_bounds(live, returned, self._payload_max) if failure is None else Raised(failure=failure)
 
@@ -138,7 +141,7 @@ class Executor:
             raise
         except (KeyboardInterrupt, SystemExit) as exited:
             if is_by_signal(exited):
-                raise  # A signal stops the process: the step has not ended.
+                raise  # A signal stops the process, so the step has not ended.
             error = _explained(execution, exited)
         except Exception as raised:  # noqa: BLE001 - whatever a step raises is its failure
             error = raised
@@ -162,7 +165,7 @@ class Executor:
         return await self._transactions.run(execution, work)
 
     async def _with_causes(self, code: Code) -> Code:
-        """Return code whose failure has the causes that other rows have stored."""
+        """Return the code's move, with a failure that includes the causes from other rows."""
         if isinstance(code, Handle):
             return replace(code, failure=await self._causes.for_code(code.failure))
         if isinstance(code, Undo):
@@ -173,15 +176,17 @@ class Executor:
         code = execution.code
         if type(code) is not Invoke:
             code = await self._with_causes(code)
-            # The fence was checked before the causes were read, so it is checked again. If the run no longer belongs to
-            # this engine, or gives up, the execution is dropped and its task cancelled before the check returns.
+            # The fence was checked before the causes were read, so it must be checked again. If the run no longer
+            # belongs to this engine, or gives up, the execution is dropped and its task is cancelled before the check
+            # returns.
             await self._fence_check.check_for(execution.run_id, lambda: execution.dropped)
         scope = self._scope(execution.live, code)
         return asked(scope, await called(execution, code, scope, partial(self.call, execution)))
 
     async def call(self, execution: StepExecution, node: Node, function: Callable[..., Any], *args: Any) -> Any:
         is_first, execution.is_called, execution.thread = not execution.is_called, True, None
-        if function.__code__.co_flags & inspect.CO_COROUTINE:  # The same check as inspect's, in a tenth of the time.
+        # This is the check that inspect makes, in a tenth of the time.
+        if function.__code__.co_flags & inspect.CO_COROUTINE:
             execution.in_thread = False
             return await function(*args)
         if node.kind in ("sleep", "round"):
@@ -196,7 +201,7 @@ class Executor:
             job = guarded
             if (run_id := execution.run_id) in self._blame.watched:
                 self._blame.leave(run_id, execution)
-                self._blame.rest(run_id)  # Until it has a thread.
+                self._blame.rest(run_id)  # The run does not count as executing until it has a thread.
                 job = partial(self._blame.call_in_thread, run_id, execution, execution.is_current, loop, guarded)
             thread = self._threads.submit(copy_context().run, job)
             if is_first:
@@ -212,7 +217,7 @@ class Executor:
 async def called(
     execution: StepExecution, code: Code, scope: Scope, call: Callable[..., Awaitable[Any]]
 ) -> NextStep | None:
-    """Call all functions that a move names, each through `call`. Return the next step that the code named."""
+    """Call all functions of a move, each through `call`. Return the next step that the code has named."""
     live = execution.live
     node, message = live.plan.nodes[code.index], live.message
     match code:
@@ -223,7 +228,7 @@ async def called(
                 if node.cleanup is None or execution.dropped or is_by_signal(error):
                     raise
                 if execution.has_store_failed is not None and await execution.has_store_failed():
-                    raise  # The step runs again, so its finally is still to come.
+                    raise  # The step runs again, so its finally function must not run yet.
                 failed = _explained(execution, error)
                 if execution.is_tried_again(failed):
                     raise
@@ -246,8 +251,8 @@ async def called(
 def _returns(live: LiveOperation) -> Returns:
     """Return the values that a run's children have returned.
 
-    They are collected when a step asks for them: a run may have ten thousand children, and most of its steps do not
-    ask. A plain function asks in a thread, so the lists are copied before they are searched.
+    They are collected only when a step asks for them. A run may have ten thousand children, and most of its steps do
+    not ask. A plain function asks from a thread, so the lists are copied before they are searched.
     """
     children, values = [*live.children], [*live.values.values()]
     topics = live.topics
@@ -255,8 +260,9 @@ def _returns(live: LiveOperation) -> Returns:
 
 
 def _explained(execution: StepExecution, error: BaseException) -> BaseException:
-    """Return the error that an attempt failed with. If the engine did not cancel the attempt, the code has cancelled
-    itself. That counts as a failure."""
+    """Return the error with which an attempt failed. If the code was cancelled and the engine did not do it, the code
+    has cancelled itself. That counts as a failure.
+    """
     if isinstance(error, (KeyboardInterrupt, SystemExit)):
         exited = NonRetryable(failed_by_exit(error, f"step {execution.code.name!r}"))
         exited.__cause__ = error
@@ -273,15 +279,16 @@ def _explained(execution: StepExecution, error: BaseException) -> BaseException:
 
 
 def _announced(loop: asyncio.AbstractEventLoop, execution: StepExecution, body: Callable[[], Any]) -> Any:
-    """Call the body in its thread. Its time limits start now: it may have waited long for the thread."""
-    with suppress(RuntimeError):  # Once the loop is closed, there are no time limits.
+    """Call the body in its thread. Its time limits start now, because it may have waited long for the thread."""
+    with suppress(RuntimeError):  # Once the loop is closed, the time limits do not matter.
         loop.call_soon_threadsafe(execution.arm)
     return body()
 
 
 def within_bounds(live: LiveOperation, outcome: Outcome, payload_bytes_max: int) -> Outcome:
-    """Return the outcome of code, or a failure if a message, a value or a context in it is too long. Every row has a
-    context."""
+    """Return the outcome of code. If a message, a value or a context in it is too long, return a failure. Contexts
+    count, because every row has one.
+    """
     if not isinstance(outcome, Returned):
         return outcome
     for what, size in _sizes(outcome):
@@ -292,7 +299,7 @@ def within_bounds(live: LiveOperation, outcome: Outcome, payload_bytes_max: int)
 
 
 def _sizes(outcome: Returned) -> Iterator[tuple[str, int]]:
-    """Yield the values that code wants to store, each with its size in bytes."""
+    """Yield the values that code wants to store, with the size of each value in bytes."""
     for emission in outcome.emissions:
         yield f"a message on topic {emission.topic!r}", bytes_of(emission.payload)
         if emission.call is not None:
@@ -303,13 +310,14 @@ def _sizes(outcome: Returned) -> Iterator[tuple[str, int]]:
         yield "the context", len(msgspec.json.encode(outcome.context.values))
     measured = outcome.context
     for emission in outcome.emissions:
-        if emission.context is not measured and emission.context.values:  # Emissions in a row mostly share one context.
+        # Successive emissions mostly share one context.
+        if emission.context is not measured and emission.context.values:
             measured = emission.context
             yield "the context", len(msgspec.json.encode(measured.values))
 
 
 def effort_of(live: LiveOperation, code: Code) -> Effort:
-    """Return how often code is tried, and how long an attempt may take."""
+    """Return the retry policy and the time limits of code."""
     node = live.plan.nodes[code.index]
     match code:
         case Invoke():
@@ -321,7 +329,7 @@ def effort_of(live: LiveOperation, code: Code) -> Effort:
 
 
 def _next_step(live: LiveOperation, code: Handle) -> NextStep | None:
-    """Return the next step that the step named, for its handler of child failures."""
+    """Return the next step that the step has named. The step's handler of child failures sees it."""
     return None if code.rolling_back else live.plan.said(code.next_step, code.index)
 
 
@@ -357,7 +365,7 @@ class _InTransaction:
 
 
 async def _call_here(node: Node, function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function in the current thread. It must not wait for anything."""
+    """Call a function in the current thread. The function must not wait for anything."""
     said = without_stop_iteration(function, *args)
     if inspect.isawaitable(said):
         if inspect.iscoroutine(said):

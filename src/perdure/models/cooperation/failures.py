@@ -1,10 +1,12 @@
-"""Failures as data that travel through a hierarchy of runs: what was raised, where, and which failures caused it.
+"""Failures as data that travel through a hierarchy of runs. A failure has the error, its place, and the failures that
+caused it.
 
-The type of a failure is a text. It never becomes a class again, since a child's code may not be installed where its
-parent runs.
+The type of a failure is a text. It never becomes a class again, because the code of a child may not be installed where
+its parent runs.
 
-Each failure is stored whole in one row. Other rows that have it among their causes store a reference: its type, its
-message, its root cause, and the place of the row that has it whole. `causes.py` reads references back.
+Only one row stores a failure whole. If other rows have this failure among their causes, they store a reference. A
+reference has the type, the message, the root cause, and the place of the row with the whole failure. `causes.py`
+replaces references by the failures.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ DEADLINE_MISSED = "DeadlineMissed"
 ROLLBACK_FAILED = "RollbackFailed"
 DISMISSED = "Dismissed"
 
-# The types of failures that wrap another failure on its way through a hierarchy.
+# The types of failures that wrap another failure while it travels through a hierarchy.
 _PASSED_ON = frozenset({CHILD_ROLLED_BACK, CHILD_ROLLBACK_FAILED, PARENT_SAID_SO, GAVE_UP, ROLLBACK_FAILED})
 
 _SCOPE_FAILED = f"{ScopeFailed.__module__}:{ScopeFailed.__qualname__}"
@@ -39,13 +41,13 @@ _OURS = {str(_MODELS / "common" / "step_tasks.py"), str(_MODELS / "cooperation" 
 _THREAD = concurrent.futures.thread.__file__
 
 _FRAMES_MAX = 100
-_MESSAGE_MAX_CHARS = 50_000  # of an exception's message
+_MESSAGE_MAX_CHARS = 50_000  # characters of an exception's message
 _CAUSES_MAX = 8
 _REASONS_NAMED = 3
 
-LEVELS_MAX = 32  # of causes below each other that are kept in memory, and read back
-SHOWN_MAX = 100  # failures in one trace
-MESSAGE_CHARS_MAX = 500  # of a message in a reference
+LEVELS_MAX = 32  # the levels of causes that are kept in memory, and that are read from the store
+SHOWN_MAX = 100  # the number of failures in one trace
+MESSAGE_CHARS_MAX = 500  # characters of the message in a reference
 
 
 class Frame(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -60,11 +62,11 @@ class Frame(Struct, frozen=True, rename="camel", omit_defaults=True):
 class Failure(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A failure of one run.
 
-    `source` is "operation[run]". `causes` are the failures that led to this one, the most important first. They include
-    failures of children.
+    `source` is "operation[run]". `causes` are the failures that led to this failure, the most important first. They
+    include failures of children.
 
-    `place` is the row that has the failure ("run/number"). If the failure is `cut`, its stack and all causes but the
-    root cause are left out here: they are in that row.
+    `place` is the row that has the whole failure ("run/number"). If the failure is `cut`, this object has only the root
+    cause. The stack and the other causes are in that row.
     """
 
     type: str
@@ -73,18 +75,20 @@ class Failure(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     stack_trace: tuple[Frame, ...] = ()
     causes: tuple[Failure, ...] = ()
     step: str = ""  # the step whose code raised it
-    attempts: int = 1  # how often that code was tried
-    left_undone: bool = False  # A rollback failed with it. Its last cause is the reason for the rollback.
+    attempts: int = 1  # how many attempts that code had
+    # The failure ended a rollback. In this case, its last cause is the reason for the rollback.
+    left_undone: bool = False
     place: str = ""
     cut: bool = False
 
     def error(self) -> ScopeFailed:
-        """Return an exception to raise. The step then fails with this very failure, not with a failure that wraps it.
+        """Return an exception that code can raise. A step that raises it fails with this same failure, not with a
+        failure that wraps it.
 
-        The first line of the exception's message is the root cause. The second line is this failure, if it is not the
-        root cause itself. If a function failed because of its own hierarchy, the message of its failure already has
-        this form. If that failure is the root cause, only the first line of its message is used, so that messages do
-        not grow from level to level.
+        The first line of the exception's message is the root cause. If this failure is not the root cause, the second
+        line is this failure. If a function failed because its own hierarchy failed, the message of its failure already
+        has these two lines. If that failure is the root cause, only the first line of its message is used. So messages
+        do not grow from level to level.
         """
         root = self.root_cause
         text = root.message.partition("\n")[0] if root.type == _SCOPE_FAILED else root.line()
@@ -92,10 +96,11 @@ class Failure(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
 
     @property
     def root_cause(self) -> Failure:
-        """The failure that this one began with, deepest in the hierarchy. Code raised it, or a caller requested it.
+        """The failure with which everything began, deepest in the hierarchy. Code raised this failure, or a caller
+        requested it.
 
-        If several children failed, it is the root cause of the first failure. If something could not be undone, it is
-        the reason for that. Exceptions that led to another exception inside the same code do not count.
+        If several children failed, it is the root cause of the first failure. If some work could not be undone, it is
+        the reason why. If one exception led to another inside the same code, only the last exception counts.
         """
         found = self
         while found.causes:
@@ -111,14 +116,14 @@ class Failure(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
         return found
 
     def line(self) -> str:
-        """The failure in one line: what was raised, in which step of which run."""
+        """The failure in one line: the error, its step and its run."""
         step = f" in step {self.step!r}" if self.step else ""
         source = f" {'of' if step else 'in'} {self.source}" if self.source else ""
         attempts = f" after {self.attempts} attempts" if self.attempts > 1 else ""
         return f"{self.type}: {self.message}{step}{source}{attempts}"
 
     def walk(self) -> Iterator[Failure]:
-        """Yield this failure and all its causes. Each comes before its own causes."""
+        """Yield this failure and all its causes. Each failure comes before its own causes."""
         waiting: list[Failure] = [self]
         while waiting:
             failure = waiting.pop()
@@ -129,12 +134,14 @@ class Failure(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
         return trace(self)
 
     def __repr__(self) -> str:
-        """Return one line, however many causes there are."""
+        """Return one line, even if there are many causes."""
         return f"Failure({self.line()!r}, causes={len(self.causes)}, place={self.place!r})"
 
 
 def to_failure(error: BaseException, source: str, step: str = "", depth: int = 0) -> Failure:
-    """Return an exception as data. Its cause, and the members of a group, become causes. Never raises."""
+    """Return an exception as data. The exception's cause, and the members of an exception group, become causes. Never
+    raises.
+    """
     if isinstance(error, ScopeFailed) and isinstance(error.failure, Failure):
         return error.failure
     causes: list[Failure] = []
@@ -161,7 +168,7 @@ def to_failure(error: BaseException, source: str, step: str = "", depth: int = 0
 
 
 def _is_ours(file_name: str) -> bool:
-    """Return whether a frame belongs to the code that calls steps, not to the step."""
+    """Return whether a frame belongs to the code that calls steps, and not to a step."""
     return file_name in _OURS or file_name == _THREAD
 
 
@@ -207,7 +214,7 @@ def rollback_failed(failures: Sequence[Failure], began_with: Failure | None, sou
 
 
 def _named(failures: Sequence[Failure]) -> str:
-    """Return the first few failures in one line, which does not grow from level to level."""
+    """Return the first few failures in one line. The line does not grow from level to level."""
     named = [f"{one.type}: {_short(one.message)}" for one in failures[:_REASONS_NAMED]]
     rest = len(failures) - len(named)
     return "; ".join([*named, f"and {rest:,} more"] if rest else named)
@@ -218,7 +225,9 @@ def _short(message: str) -> str:
 
 
 def _is_same(one: Failure, other: Failure) -> bool:
-    """Return whether both are the same failure. Causes are not compared: there may be a thousand levels of them."""
+    """Return whether both are the same failure. Causes are not compared, because there may be a thousand levels of
+    causes.
+    """
     return one is other or (one.type, one.message, one.source, one.place) == (
         other.type,
         other.message,
@@ -232,12 +241,14 @@ def _is_same(one: Failure, other: Failure) -> bool:
 
 
 def placed(failure: Failure, scope: str, seq: int) -> Failure:
-    """Return the failure with row `seq` of a scope as its place, or unchanged if another row has it."""
+    """Return the failure with row `seq` of a scope as its place. If another row has the failure, return it
+    unchanged.
+    """
     return failure if failure.place else replace(failure, place=f"{scope}/{seq}")
 
 
 def reference(failure: Failure) -> Failure:
-    """Return the reference that a row stores if another row has the failure."""
+    """Return the reference that a row stores instead of a failure that another row has."""
     if failure.cut:
         return failure
     root = failure.root_cause
@@ -259,10 +270,10 @@ def _without_rest(failure: Failure) -> Failure:
 
 
 def as_stored(failure: Failure, place: str = "") -> Failure:
-    """Return the failure as the row at a place stores it.
+    """Return the failure in the form in which the row at `place` stores it.
 
-    If another row has the failure, this is a reference. Otherwise it is the whole failure, with references in place of
-    the causes that other rows have.
+    If another row has the failure, the result is a reference. Otherwise the result is the whole failure. Causes that
+    other rows have are replaced by references.
     """
     if failure.place and failure.place != place:
         return reference(failure)
@@ -276,7 +287,7 @@ def _with_references(failure: Failure, levels: int) -> Failure:
 
 
 def within_levels(failure: Failure, levels: int = LEVELS_MAX) -> Failure:
-    """Return the failure with at most so many levels of causes. Deeper causes become references."""
+    """Return the failure with at most `levels` levels of causes. Deeper causes become references."""
     if levels == 0:
         return reference(failure)
     causes = tuple(within_levels(cause, levels - 1) for cause in failure.causes)
@@ -286,9 +297,10 @@ def within_levels(failure: Failure, levels: int = LEVELS_MAX) -> Failure:
 
 
 def trace(failure: Failure, shown_max: int = SHOWN_MAX) -> str:
-    """Return the failure as people read it: run by run from the root down, each with its stack, causes indented.
+    """Return the failure as a text for people. It lists run by run from the root down, each with its stack; causes are
+    indented.
 
-    At most `shown_max` failures are shown. The last line says how many are left out.
+    At most `shown_max` failures are shown. The last line says how many failures are left out.
     """
     lines: list[str] = []
     shown, left_out = 0, 0
@@ -319,7 +331,9 @@ def _function(frame: Frame) -> str:
 
 
 def _storable(text: str) -> str:
-    """Return a text without lone surrogates, which JSON cannot have. File names that are not UTF-8 have them."""
+    """Return a text without lone surrogates, because JSON cannot have them. File names that are not UTF-8 contain lone
+    surrogates.
+    """
     return text.encode(errors="backslashreplace").decode()
 
 

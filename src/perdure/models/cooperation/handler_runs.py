@@ -1,9 +1,9 @@
-"""Runs of handlers: the commit that emits a message creates a run for each handler that is expected.
+"""Runs of handlers. The commit that emits a message creates a run for each expected handler.
 
-No part of the engine polls for messages without a run. If the engine that emits has the code of a handler, the same
-commit writes SEEN with EMITTED, and the run begins at once. Otherwise an engine that has the code claims the run. The
-expected handlers come from emissions.py and handler_registry.py. Runs for handlers that register late are in
-missing_handlers.py.
+No part of the engine polls for messages without a run. If the emitting engine has the code of a handler, the same
+commit writes SEEN together with EMITTED, and the run begins at once. Otherwise an engine that has the code claims the
+run. emissions.py and handler_registry.py determine the expected handlers. missing_handlers.py creates runs for handlers
+that register late.
 """
 
 from __future__ import annotations
@@ -35,14 +35,16 @@ from perdure.models.cooperation.strategies import Strategy
 from perdure.models.cooperation.versions import Operations
 from perdure.ports import Codec, Ids
 
-GIVEN: Final = "given"  # the value of the tag of a run that was given a token
+GIVEN: Final = "given"  # the value of a token's tag in runs that got the token from their emission
 
 
 _USUAL: Final = Strategy()
 
 
 class Emitter:
-    """Makes the runs of emissions: in memory if the engine has the code, and as ops for the commit that emits."""
+    """Makes the runs of emissions. They are made in memory if the engine has the code, and as ops for the commit that
+    emits.
+    """
 
     def __init__(
         self, *, operations: Operations, registry: HandlerRegistry, codec: Codec, ids: Ids, now: Callable[[], int]
@@ -54,8 +56,9 @@ class Emitter:
         self._now = now
 
     def emitted(self, emission: Emission, *, handled: bool = True, begins: bool = True) -> Draft:
-        """Return the draft of a message from outside. Without `handled` it has no runs. Without `begins` no engine
-        takes its runs with this commit."""
+        """Return the draft of a message that is emitted from outside. Without `handled`, the message has no runs.
+        Without `begins`, no engine takes the runs with this commit.
+        """
         draft = Draft(Status.CREATED)
         now = self._now()
         draft.registry_version = self._registry.version
@@ -73,7 +76,7 @@ class Emitter:
             yield self._ids(now)
 
     def take_in(self, draft: Draft, writes: Writes, now: int, live: LiveOperation | None) -> Pieces[None]:
-        """Add everything except rows to a draft: messages, a run for each handler of a message, and values."""
+        """Add everything except rows to a draft: the messages, a run for each handler of a message, and the values."""
         draft.values += writes.values
         if not writes.messages:
             return
@@ -101,7 +104,9 @@ class Emitter:
     def _begun(
         self, draft: Draft, run: NewRun, origin: MessageEvent, message: Message, now: int
     ) -> LiveOperation | None:
-        """Return a new run in memory, if this engine has its code. In that case the commit writes SEEN with EMITTED."""
+        """Return a new run in memory if this engine has its code. Otherwise return None. If this engine has the code,
+        the commit writes SEEN together with EMITTED.
+        """
         operation = self._operations.get((message.topic, run.handler))
         if operation is None:
             return None
@@ -120,7 +125,7 @@ class Emitter:
                 operation=operation, lineage=run.lineage, claim=1, origin=origin, payload=message.payload, events=[seen]
             )
         except PerdureError:
-            return None  # The message does not fit this operation's type: that shows when the run is read.
+            return None  # The message does not fit this operation's type. The error is reported when the run is read.
         draft.rows.append(seen)
         self.see(draft, operation)
         return began
@@ -133,7 +138,7 @@ class Emitter:
     def starts(
         self, draft: Draft, tags: Mapping[str, str], now: int, strategy: Strategy = _USUAL
     ) -> Pieces[tuple[ops.Start, ...]]:
-        """Return the ops that create a draft's new runs. The ops of calls come first."""
+        """Return the ops that create the new runs of a draft. The ops for called functions and graphs come first."""
         tags = without_token_tags(tags)
         here = {began.id: began.operation for began in draft.began}
         topics = {message.id: message.topic for message in draft.messages} | draft.late
@@ -157,7 +162,9 @@ class Emitter:
     def _new_run(
         self, run: NewRun, topic: str, operation: Operation[Any] | None, tags: Mapping[str, str], now: int
     ) -> ops.Start:
-        """Return the op that creates a run. `operation` is its code, if this engine has it."""
+        """Return the op that creates a run. `operation` is the code of the run, or None if this engine does not have
+        it.
+        """
         return ops.Start(
             run_id=run.id,
             at=now,
@@ -174,10 +181,10 @@ class Emitter:
         )
 
     def members(self, draft: Draft, now: int) -> Pieces[tuple[ops.NotifyMembers, ...]]:
-        """Return notifications for the tokens of new runs that no engine takes with this commit.
+        """Return notifications for the tokens of those new runs that no engine takes with this commit.
 
-        These tokens may be cancelled already. In that case the runs must end, even if the service that handles them is
-        down.
+        These tokens may have been cancelled before. In that case the runs must end, even if the service that would
+        handle them is down.
         """
         here = {began.id for began in draft.began}
         names: dict[str, None] = {}
@@ -191,7 +198,7 @@ class Emitter:
         self, origin: MessageEvent, run: NewRun, call: Call, tags: Mapping[str, str], strategy: Strategy, now: int
     ) -> ops.Start:
         if type(strategy).heeds is not Strategy.heeds:
-            tags = {**tags, APART_TAG: "true"}  # Only its caller knows which reasons to give up count.
+            tags = {**tags, APART_TAG: "true"}  # Only the caller of this run knows which reasons to give up count.
         return ops.Start(
             run_id=run.id,
             at=now,
@@ -209,7 +216,7 @@ class Emitter:
 
 
 def _tags_of(run: NewRun) -> dict[str, str]:
-    """Return the tags by which a run is found when one of the tokens that it was given is cancelled."""
+    """Return the tags by which a run is found when one of its own tokens is cancelled."""
     return {CancellationToken(name).tag: GIVEN for name in run.tokens}
 
 

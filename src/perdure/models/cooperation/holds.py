@@ -1,5 +1,6 @@
-"""Holds of operations' runs. A hold says what can be done with the run without its code. That follows from the run's
-rows."""
+"""Holds of operations' runs. A hold says how the run can be ended without its code. This information comes from the
+run's rows.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +30,11 @@ from perdure.ports import RunFilter
 log = logging.getLogger("perdure")
 
 _PAGE = 200
-_ELSEWHERE = (EventType.EMITTED, EventType.ROLLBACK_EMITTED)  # The context of these rows belongs to other runs.
+_ELSEWHERE = (EventType.EMITTED, EventType.ROLLBACK_EMITTED)  # the contexts of these rows belong to other runs
 
 
 class Holds:
-    """Holds runs of operations, and completes holds that were made without reading the run's rows."""
+    """Holds runs of operations, and completes holds that were set without reading the run's rows."""
 
     def __init__(self, parts: HostParts, rows: RowCodec, operations: Operations) -> None:
         self._store = parts.store
@@ -53,19 +54,19 @@ class Holds:
         strategy: Strategy | None = None,
         is_staged: bool = False,
     ) -> None:
-        """Hold a run. `view` has all of its rows. Without a view, the rows are read once the run is held."""
+        """Hold a run. `view` has all rows of the run. Without a view, the rows are read once the run is held."""
         hold = Hold(kind="blocked", reason=reason, fingerprint=fingerprint, at=self._clock.now())
         if view is not None:
             hold = examined(hold, view, self._rows, strategy=strategy, is_staged=is_staged)
         self._enqueue(ops.SetHold(run_id=run_id, at=hold.at, hold=hold, claim=claim))
 
     def unreadable(self, run_id: str, claim: int, error: Exception) -> None:
-        """Hold a run whose rows are damaged."""
+        """Hold a run, because its rows are damaged."""
         log.error("run %s cannot be read", run_id, exc_info=error)
         self.set(run_id, claim, f"its rows cannot be read: {error}")
 
     async def examine(self, run: Run) -> None:
-        """Complete a hold that was made without reading the run's rows, because the run was paused or is poison.
+        """Complete a hold that was set without reading the run's rows. This happens if the run was paused or is poison.
 
         If the process dies before this is committed, `examine_left` completes the hold.
         """
@@ -115,7 +116,7 @@ class Holds:
         if run.model != "operation" or run.hold is None or run.hold.next_seq or run.owner is not None:
             return False
         topic, _ = read_version(run.workflow_version)
-        # The row does not say whether the run has begun: see `Operations.of`.
+        # The row does not say whether the run has begun. See `Operations.of`.
         return any(
             self._operations.of(topic, run.workflow, run.workflow_version, is_begun=is_begun) is not None
             for is_begun in (False, True)
@@ -123,7 +124,9 @@ class Holds:
 
 
 def examined(hold: Hold, view: OperationRun, rows: RowCodec, *, strategy: Strategy | None, is_staged: bool) -> Hold:
-    """Return a hold with facts from the run's rows. With these facts the run can be ended without its code."""
+    """Return a hold, completed with facts from the run's rows. With these facts the run can be ended without its
+    code.
+    """
     state = state_of(view.events)
     if state in ENDED and state is not State.COMMITTED:
         return hold

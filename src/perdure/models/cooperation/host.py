@@ -1,7 +1,7 @@
-"""The host of operations: it keeps their runs in memory, and performs the kernel's decisions for them.
+"""The host of operations. It keeps runs in memory, and performs the kernel's decisions for them.
 
-Nothing is written here: the progress of runs becomes ops for the coordinator (activations.py). A run that is dropped
-before its op is committed is read again by the engine that takes it next (run_reader.py).
+Nothing is written here. The progress of runs becomes ops for the coordinator (activations.py). If a run is dropped
+before its op is committed, the next engine that takes the run reads it again (run_reader.py).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class OperationHost:
 
     @property
     def busy(self) -> bool:
-        """Whether the host has work to do that does not wait for a timer."""
+        """Whether the host has work to do now, without waiting for a timer."""
         return bool(self._background) or self._activations.busy
 
     @property
@@ -124,7 +124,7 @@ class OperationHost:
         await self._activations.drafts.drain()
 
     def closing(self) -> Pieces[None]:
-        """Close every run in memory, in pieces: the first part of `close`."""
+        """Close every run in memory, in pieces. This is the first part of `close`."""
         self._steps.slots.is_closed = True
         for start, part in parts([*self._live]):
             if start:
@@ -139,19 +139,19 @@ class OperationHost:
         self._reader.close()
         self._carriers.close()
 
-    # Coming to life.
+    # Loading and starting runs.
 
     def _begin(self, effect: Begin) -> None:
         run = effect.run
         expected = self._runs.expected.pop(run.id, None)
         known = self._live.get(run.id)
         if known is not None and known.claim == run.claim and not known.is_closed:
-            return  # It has begun already: recovery claimed it while it was read because of a conflict.
+            return  # The run has begun already. Recovery claimed it while it was being read because of a conflict.
         if known is not None:
             self._close(run.id)
         parent = self._live.get(run.parent_id or "")
-        # One of the run's own tokens may have been cancelled before the run existed and could be notified. A request to
-        # its parent is a request to this run too.
+        # One of the run's own tokens may have been cancelled before the run existed. Then the run could not be
+        # notified. A request to the run's parent is a request to this run too.
         is_asked = bool(token_tags(run.tags)) or (parent is not None and parent.is_stale)
         if expected is None or effect.input is None or is_asked:
             self._reader.load(run, effect.notified)
@@ -169,13 +169,13 @@ class OperationHost:
             return
         live = self._live.get(effect.run_id)
         if live is None:
-            return  # The engine that takes the run next reads the notification with the run.
+            return  # The next engine that takes the run reads the notification together with the run.
         if live.is_drafting:
             self._activations.drafts.defer(live, effect)
         else:
             self._activations.take_in(live, effect)
 
-    # Leaving.
+    # Dropping runs.
 
     def _drop(self, run_id: str) -> None:
         live = self._live.get(run_id)

@@ -1,6 +1,7 @@
 """A run of an operation in memory, and the draft of its next commit.
 
-The run has everything that the machine needs. It is kept up to date as rows are committed and notifications arrive."""
+The run has everything that the machine needs. It is updated when rows are committed and when notifications arrive.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +38,11 @@ from perdure.models.cooperation.sleeps import wake_of
 from perdure.models.cooperation.stored_hierarchy import Hierarchy
 from perdure.ports import TimerHandle
 
-Code = Invoke | Handle | Undo  # moves that name code to be run
+Code = Invoke | Handle | Undo  # the moves that run code
 
 
 class ChildReport(Struct, frozen=True, omit_defaults=True, gc=False):
-    """The report of a child's new state to its parent."""
+    """The report that a child sends to its parent about its new state."""
 
     run_id: str
     state: State
@@ -50,7 +51,7 @@ class ChildReport(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class RevivedState(Struct, frozen=True, kw_only=True):
-    """The state of a run that was read from the store, apart from its rows. In a new run this state is empty."""
+    """The state of a run that was read from the store, without its rows. In a new run this state is empty."""
 
     rollback_request: MessageEvent | None = None
     asks: tuple[Ask, ...] = ()
@@ -66,7 +67,7 @@ _NEW: Final = RevivedState()
 
 
 class LiveOperation:
-    """One run in memory. It does one thing at a time: it runs code, waits for a commit, or waits for other runs."""
+    """One run in memory. It does one thing at a time. It runs code, waits for a commit, or waits for other runs."""
 
     __slots__ = (
         "_emissions",
@@ -131,30 +132,31 @@ class LiveOperation:
         children = revived.children
         self.children = children if isinstance(children, Children) else Children(children)
         self.wakes = revived.wakes or {}
-        self.topics = revived.topics or {}  # of the messages that it has emitted
-        self.returned = set(revived.returned)  # the names of its own values
-        self.values = {value.key: value for value in revived.values}  # its own and its children's
+        self.topics = revived.topics or {}  # the topics of the messages that it has emitted
+        self.returned = set(revived.returned)  # the names of the values that it has returned
+        # the values that it and its children have returned
+        self.values = {value.key: value for value in revived.values}
         self.has_waited = revived.has_waited
         self.until: int | None = None  # the stored time at which it goes on by itself
-        # The window whose called runs were stopped, the window whose missing children were dismissed, and the window
-        # that was compared with the registry, with the registry's version.
+        # Three windows: the window whose called runs were stopped, the window whose missing children were dismissed,
+        # and the window that was compared with the registry. The last has the version of the registry.
         self.stopped: Window | None = None
         self.dismissed: Window | None = None
         self.joined: tuple[Window, int] | None = None
         self.notified = 0  # the number of the last notification that it has read
         self.asked = 0  # the number of the last notification that asked it to give up
-        self.landing: Callable[[], None] | None = None  # writes the outcome of code, once the run was read again
+        self.landing: Callable[[], None] | None = None  # writes the outcome of code, after the run was read again
         self.in_commit = False
         self.is_closed = False
-        self.is_drafting = False  # Its draft takes more than one turn of the loop.
-        self.is_stale = False  # It is being read again.
-        self.staged: Staged | None = None  # the outcome of its code, if that has not become rows yet
-        self.attempts: Attempts | None = None  # of code that has not ended
+        self.is_drafting = False  # whether its draft takes more than one turn of the loop
+        self.is_stale = False  # whether it is being read again
+        self.staged: Staged | None = None  # the outcome of its code that is staged and not in rows yet
+        self.attempts: Attempts | None = None  # the attempts of code that has not ended
         self.execution: Any = None
         self.timer: TimerHandle | None = None
         self.folding: Folding | None = None
         self._emissions: dict[str, MessageEvent] = {}
-        self._emissions_of = 0  # the number of rows that were searched for them
+        self._emissions_of = 0  # how many rows were searched for emissions
 
     @property
     def progress(self) -> Progress:
@@ -162,15 +164,15 @@ class LiveOperation:
         return (self.folding or self.folded()).progress()
 
     def folded(self) -> Folding:
-        """Return the fold of its rows. While the run has a draft, the fold includes the draft's rows. `forget` drops
-        them.
+        """Return the fold of the run's rows. While the run has a draft, the fold includes the rows of the draft.
+        `forget` drops these rows.
 
         Raises Mismatch.
         """
         return self.folding or at_once(self.folded_in_pieces())
 
     def folded_in_pieces(self) -> Pieces[Folding]:
-        """Do what `folded` does, in pieces: a revived run may have many rows."""
+        """Do what `folded` does, in pieces, because a run that was read from the store may have many rows."""
         if self.folding is None:
             folding = Folding(self.plan)
             for start, part in parts(self.events):
@@ -182,7 +184,7 @@ class LiveOperation:
         return self.folding
 
     def emissions(self) -> Pieces[dict[str, MessageEvent]]:
-        """Return its EMITTED rows, by message. Each row is searched once, however often this is called."""
+        """Return the run's EMITTED rows, by message. Each row is searched only once, however often this is called."""
         for start, part in parts(self.events[self._emissions_of :]):
             if start:
                 yield
@@ -191,17 +193,20 @@ class LiveOperation:
         return self._emissions
 
     def position_of(self, code: Code) -> str:
-        """Return the position of the code that comes next. All attempts of that code have the same position, and no
-        other execution has it."""
+        """Return the position of the code that comes next. All attempts of that code have this position. No other
+        execution has it.
+        """
         return f"{code.name}[{self.progress.next_seq - 1}]"
 
     def is_pausing(self, code: Code, now: int) -> bool:
-        """Return whether code has failed and its next attempt is not due yet."""
+        """Return whether code has failed and waits for its next attempt."""
         attempts = self.attempts
         return attempts is not None and attempts.due_at > now and attempts.position == self.position_of(code)
 
     def forget(self) -> None:
-        """Drop a draft that was not committed: the run has the rows and children that it had before the draft."""
+        """Drop a draft that was not committed. After that, the run has the rows and children that it had before the
+        draft.
+        """
         self.folding = None
         self.children.discard()
         self.joined = None
@@ -215,7 +220,8 @@ class LiveOperation:
         return source_of(self.handler, self.id)
 
     def view(self, now: int, children: Children | None = None) -> OperationRun:
-        """Return the run as the machine takes it, with the given children, or with all children, including its draft's.
+        """Return the run in the form that the machine uses. It has the given children, or all children including those
+        of the draft.
 
         The view does not contain the run's rows. Pass `progress` to the machine instead.
         """
@@ -242,15 +248,17 @@ class LiveOperation:
         return True
 
     def ask(self, ask: Ask) -> None:
-        """Take in a request to this run, or to a run above it. Of several requests with the same failure, the one made
-        to the deepest lineage counts."""
+        """Take in a request to this run, or to a run above it. If several requests have the same failure, the request
+        to the deepest lineage counts.
+        """
         same = [known for known in self.asks if known.failure.place == ask.failure.place]
         if all(known.depth < ask.depth for known in same):
             self.asks = (*(known for known in self.asks if known not in same), ask)
 
     def learn(self, view: OperationRun, values: Iterable[ReturnValue]) -> None:
-        """Take in the rows of other writers: a rollback request, requests to give up, and the states of its
-        children."""
+        """Take in the rows that other writers have written: a rollback request, requests to give up, and the states of
+        its children.
+        """
         self.rollback_request = view.rollback_request or self.rollback_request
         self.asks = view.asks
         for child in view.children:
@@ -270,7 +278,7 @@ class LiveOperation:
 
 
 class Draft:
-    """The writes of a run's next commit, and the action after the commit."""
+    """The writes of a run's next commit, and the action after that commit."""
 
     __slots__ = (
         "asked", "awaits", "began", "code", "dismissed", "failure", "has_members", "keeps_attempts", "late",
@@ -280,28 +288,28 @@ class Draft:
 
     def __init__(self, status: Status) -> None:
         self.status = status
-        self.asked = 0  # LiveOperation.asked at the time of the draft
-        self.rows: list[MessageEvent] = []  # of its own lineage and of others
+        self.asked = 0  # `LiveOperation.asked` when the draft was made
+        self.rows: list[MessageEvent] = []  # rows of its own lineage and of other lineages
         self.own: list[MessageEvent] = []  # the rows of its own lineage
         self.messages: tuple[Message, ...] = ()
         self.values: tuple[ReturnValue, ...] = ()
         self.runs: tuple[NewRun, ...] = ()
-        self.has_members = False  # The commit leaves mail about the tokens of these runs.
-        self.began: tuple[LiveOperation, ...] = ()  # new runs that this engine takes at once
+        self.has_members = False  # whether the commit leaves mail about the tokens of new runs
+        self.began: tuple[LiveOperation, ...] = ()  # new runs that this engine takes with the commit
         self.seen: tuple[tuple[str, str], ...] = ()
         self.notices: tuple[Notify | Settle, ...] = ()
-        self.awaits: Awaits = "any"  # which children it needs before it can go on, if it suspends
+        self.awaits: Awaits = "any"  # which children must end before the run goes on, if it suspends
         self.until: int | None = None  # the time at which it goes on by itself
-        self.until_stored: int | None = None  # that time, if it is to be stored
+        self.until_stored: int | None = None  # that time, if it must be stored
         self.code: Code | None = None
         self.state: State | None = None  # the state in which it ends
         self.failure: Failure | None = None
         self.stopped: Window | None = None  # the window whose called runs it stops
         self.dismissed: Window | None = None  # the window whose missing children it dismisses
         self.registry_version = 0  # the version of the registry that emissions and late runs use
-        self.late: dict[str, str] = {}  # topics of messages emitted earlier that get new runs, by message
-        self.staged = ""  # the position of the staged outcome that becomes rows now
-        self.keeps_attempts = False  # The code that comes next was tried before.
+        self.late: dict[str, str] = {}  # topics of earlier messages that get new runs, by message
+        self.staged = ""  # the position of the staged outcome that this draft turns into rows
+        self.keeps_attempts = False  # whether the next code has failed attempts
         self.wait: KernelWait | None = None  # the wait that stores these attempts
 
     @property
@@ -315,7 +323,7 @@ class Draft:
 
     @property
     def begins(self) -> bool:
-        """Whether a run begins with this draft: it writes SEEN, and does not end at once."""
+        """Whether a run begins with this draft. If so, the draft writes SEEN, and the run does not end at once."""
         return bool(self.own) and self.own[0].type is EventType.SEEN and self.state is None
 
     def apply(self, live: LiveOperation) -> None:
@@ -342,7 +350,7 @@ def wakes_of(messages: Iterable[Message]) -> dict[str, int]:
 def revived(
     operation: Operation[Any], run: Run, view: OperationRun, payload: str, hierarchy: Hierarchy
 ) -> LiveOperation:
-    """Return a run in memory, made from its rows."""
+    """Return a run in memory that is made from its rows."""
     emitted = [row.message_id for row in view.events if row.type is EventType.EMITTED]
     return LiveOperation(
         operation=operation,

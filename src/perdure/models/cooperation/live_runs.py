@@ -1,4 +1,4 @@
-"""Live runs: the runs of operations that an engine has in memory. When there are too many, some of them leave."""
+"""Live runs: the runs of operations that an engine has in memory. If there are too many, some runs are evicted."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ class LiveRuns:
         self.stays = self._eviction.stays
 
     def expect(self, began: Iterable[LiveOperation]) -> None:
-        """Keep new runs that are about to be committed, and that this engine begins after the commit."""
+        """Keep new runs that are about to be committed. This engine begins them after the commit."""
         for live in began:
             self.expected[live.id] = live
 
     def evict(self) -> None:
-        """Release waiting runs, if too many are in memory. An engine that can go on with a released run takes it."""
+        """If too many runs are in memory, release waiting runs. An engine that can go on with a released run claims
+        it.
+        """
         if len(self.by_id) > self._runs_max:
             for run_id in self._eviction.chosen(len(self.by_id)):
                 self._enqueue(Release(run_id=run_id, at=self._clock.now(), claim=self.by_id[run_id].claim))
@@ -45,7 +47,7 @@ class LiveRuns:
         return run.status is Status.SUSPENDED
 
     def remove(self, run_id: str) -> LiveOperation | None:
-        """Remove a run from memory, and return it if it was there."""
+        """Remove a run from memory, and return it. Return None if it was not in memory."""
         self._eviction.forget(run_id)
         return self.by_id.pop(run_id, None)
 

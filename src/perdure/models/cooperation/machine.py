@@ -1,10 +1,11 @@
-"""The machine of one run of an operation. It maps a state to the next move, and an outcome to writes.
+"""The machine of one run of an operation. One part of it maps a state to the next move. The other part maps an outcome
+to writes.
 
-All functions are pure. Only the run's one writer applies them, and it writes each answer in one commit. So a crash
-between two commits leaves rows from which the same next move follows.
+All functions are pure. Only the one writer of the run applies them. It writes each result in one commit. So after a
+crash between two commits, the same next move follows from the rows.
 
-Parts of the machine are in other modules: waits in readiness.py, reasons to give up in cancellation.py, failures of
-children in child_failures.py, rollbacks in rollback.py, and the choice of the next step in next_steps.py.
+Parts of the machine are in other modules. readiness.py has the waits, cancellation.py the reasons to give up,
+child_failures.py the failures of children, rollback.py the rollbacks, and next_steps.py the choice of the next step.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ _NOTHING = Writes()
 def next_move(plan: Plan, run: OperationRun, progress: Progress | None = None) -> Move:
     """Return the run's next move. The same rows always give the same move, at any time and in any process.
 
-    A caller that has folded the run's rows passes the result as `progress`. Then `run` need not have the rows.
+    A caller that has already folded the run's rows passes the result as `progress`. In that case `run` does not need to
+    have the rows.
     """
     try:
         progress = progress or fold(plan, run.events)
@@ -73,8 +75,9 @@ def next_move(plan: Plan, run: OperationRun, progress: Progress | None = None) -
 
 
 def _begin(plan: Plan, run: OperationRun, progress: Progress) -> Move:
-    """Return the first move. A run that must give up before an engine has taken it never begins. It leaves the rows of
-    a run that rolled back."""
+    """Return the first move. A run never begins if it must give up before an engine has taken it. It gets the rows of a
+    run that has rolled back.
+    """
     context = begun(run.origin.context)
     if run.rollback_request is not None:
         failure = by_parent(run, run.rollback_request)
@@ -87,7 +90,7 @@ def _begin(plan: Plan, run: OperationRun, progress: Progress) -> Move:
 
 
 def refusal(run: OperationRun, failure: Failure, seq: int = 1) -> tuple[MessageEvent, ...]:
-    """Return the rows of a run that never begins. `seq` is the number of the first one."""
+    """Return the rows of a run that never begins. `seq` is the number of the first row."""
     first = context = begun(run.origin.context)
     if run.rollback_request is not None and run.rollback_request.context is not None:
         context = context.plus(run.rollback_request.context)
@@ -101,7 +104,7 @@ def refusal(run: OperationRun, failure: Failure, seq: int = 1) -> tuple[MessageE
 def _happy(plan: Plan, run: OperationRun, progress: Progress) -> Move:
     found = heeded(plan, run, progress.context, rolling_back=False)
     if progress.misfit and not found:
-        return Block(reason=progress.misfit)  # The run can be undone, but it cannot go on.
+        return Block(reason=progress.misfit)  # The run can be undone, but it cannot go forward.
     last = progress.instances[-1] if progress.instances else None
     window = progress.window
     if last is not None and window is not None:
@@ -157,7 +160,7 @@ def after_in_pieces(
     emitting: Emitting,
     progress: Progress | None = None,
 ) -> Pieces[Writes]:
-    """Do what `after` does, in pieces: a step that emits many messages takes several pieces."""
+    """Do what `after` does, in pieces, because a step may emit many messages."""
     progress = progress or fold(plan, run.events)
     if isinstance(outcome, Raised):
         return Writes(rows=(after_raising(plan, run, progress, move, outcome.failure),))
@@ -200,7 +203,9 @@ def after_in_pieces(
 
 
 def refused(plan: Plan, run: OperationRun, move: Move, outcome: Returned) -> Failure | None:
-    """Return a failure if a step asked for something that cannot be done, or None. The step fails with this failure."""
+    """Return a failure if a step asked for something that is not possible. Otherwise return None. The step fails with
+    this failure.
+    """
     try:
         if isinstance(move, (Invoke, Handle)):
             plan.target(outcome.said, move.index)

@@ -1,8 +1,9 @@
-"""Messages and their events, as the machine sees them. As they are stored, they are in kernel/cooperation.py.
+"""Messages and their events, in the form that the machine uses. kernel/cooperation.py has the form in which they are
+stored.
 
-`message_event` is the journal of operation runs. The one writer of a lineage numbers its rows 1, 2, 3, … The numbers
-give the order of the rows. Their times are only shown. A cancellation has the number 0: any process may write it, and a
-lineage has at most one cancellation.
+The table `message_event` is the journal of operations' runs. A lineage has one writer, which numbers the rows 1, 2, 3,
+… The numbers give the order of the rows. The times of rows are only for display. A cancellation has the number 0. Any
+process may write it, and a lineage has at most one.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from perdure.kernel.lineages import Lineage
 from perdure.models.cooperation.context import Context
 from perdure.models.cooperation.failures import DISMISSED, Failure
 
-SLEEP_TOPIC = "perdure.sleep"  # has no handlers: its message is the time until which its emitter waits
+SLEEP_TOPIC = "perdure.sleep"  # has no handlers; its message is the time until which the emitter waits
 
-CALL_TOPIC = "perdure.call"  # has no handlers: its message says that a function or a graph was called
+CALL_TOPIC = "perdure.call"  # has no handlers; its message says which function or graph was called
 
 
 class EventType(StrEnum):
@@ -38,8 +39,8 @@ class EventType(StrEnum):
 class State(StrEnum):
     """The state of a run, as its rows show it."""
 
-    CREATED = "created"  # no row yet: there is only its message's EMITTED
-    DISMISSED = "dismissed"  # its emitter went on without it before it was taken
+    CREATED = "created"  # it has no row yet; only the EMITTED row of its message exists
+    DISMISSED = "dismissed"  # its emitter went on without it before an engine had taken it
     ACTIVE = "active"
     COMMITTED = "committed"
     ROLLING_BACK = "rolling_back"
@@ -62,12 +63,12 @@ class Message(Struct, frozen=True, kw_only=True, gc=False):
 class MessageEvent(Struct, frozen=True, kw_only=True, gc=False):
     """One event of a message, or of the operation's run that handles the message.
 
-    The machine leaves `id` to the code that writes the row. `coroutine_name` is the operation, `coroutine_identifier`
-    its run. Both are None for actions from outside.
+    The machine leaves `id` empty; the code that writes the row sets it. `coroutine_name` is the name of the operation,
+    and `coroutine_identifier` is its run. Both are None for actions from outside.
     """
 
     id: str = ""
-    seq: int  # its place in the lineage
+    seq: int  # the number of the row in its lineage
     message_id: str
     type: EventType
     coroutine_name: str | None = None
@@ -77,8 +78,8 @@ class MessageEvent(Struct, frozen=True, kw_only=True, gc=False):
     created_at: int = 0
     exception: Failure | None = None
     context: Context | None = None
-    next_step: int | None = None  # where to go on, as a place in the plan of the code that wrote it
-    next_name: str = ""  # and the name of the step at that place; earlier versions stored none
+    next_step: int | None = None  # where the run goes on, as an index in the plan of the code that wrote the row
+    next_name: str = ""  # the name of the step at that index; earlier versions of Perdure did not store it
     child_failure_handler_iteration: int | None = None
 
 
@@ -97,7 +98,7 @@ def stamped(rows: Sequence[MessageEvent], ids: Iterable[str], at: int) -> list[M
 
 
 def is_dismissal(row: MessageEvent) -> bool:
-    """Return whether the row says that a run must not begin, though it was not cancelled."""
+    """Return whether the row says that a run must not begin although it was not cancelled."""
     return (
         row.type is EventType.CANCELLATION_REQUESTED and row.exception is not None and row.exception.type == DISMISSED
     )
@@ -121,7 +122,9 @@ def state_of(own: Iterable[MessageEvent]) -> State:
 
 
 def failure_in(own: Iterable[MessageEvent]) -> Failure | None:
-    """Return the reason why a run's rollback failed, or else why the run rolled back. None if it did not roll back."""
+    """Return the reason why a run's rollback failed. If it did not fail, return the reason why the run rolled back.
+    Return None if the run did not roll back.
+    """
     found: Failure | None = None
     for row in in_order(own):
         if row.type is EventType.ROLLBACK_FAILED:
@@ -142,7 +145,7 @@ PER_RUN = {
 
 
 def unique_key(row: MessageEvent) -> tuple[str, ...] | None:
-    """Return the key that no two rows may share, or None for a row that needs no unique key."""
+    """Return the key that no two rows may share. Return None for a row that needs no unique key."""
     if row.type in PER_MESSAGE:
         return (PER_MESSAGE[row.type], row.message_id)
     if row.type in PER_RUN:
@@ -153,7 +156,7 @@ def unique_key(row: MessageEvent) -> tuple[str, ...] | None:
 
 
 def check_rows(events: Iterable[MessageEvent]) -> None:
-    """Raise InvariantViolated if two rows have the same place in a lineage, or the same unique key."""
+    """Raise InvariantViolated if two rows have the same number in a lineage, or the same unique key."""
     places: set[tuple[Lineage, int]] = set()
     keys: set[tuple[str, ...]] = set()
     for row in events:

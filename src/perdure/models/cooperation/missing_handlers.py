@@ -1,10 +1,10 @@
-"""Handlers that have not taken their message: an external party does their work, their emitter dismisses them, or they
-register late and join. All of this is written as rows.
+"""Handlers that have not taken their message. An external party does their work, their emitter dismisses them, or they
+register late and join. This module returns the rows for each of these cases.
 
-A handler that is expected and missing blocks its emitter until one of these happens.
+An expected handler that is missing blocks its emitter until one of these cases happens.
 
-The one writer of a lineage decides each request that writes rows of that lineage. No rows means that the request came
-too late or too early.
+A request that writes rows of a lineage is decided by the one writer of that lineage. If a function returns no rows, the
+request came too late or too early.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from perdure.models.cooperation.return_values import ReturnValue
 
 
 def complete(run: OperationRun, values: Sequence[ReturnValue] = ()) -> Writes:
-    """Return SEEN and COMMITTED: an external party has done the handler's work. Raises RunFinished, Misuse."""
+    """Return the rows SEEN and COMMITTED, because an external party has done the handler's work. Raises RunFinished,
+    Misuse.
+    """
     _check_not_taken(run)
     rows = (
         _own(run, 1, EventType.SEEN, context=begun(run.origin.context)),
@@ -35,14 +37,16 @@ def complete(run: OperationRun, values: Sequence[ReturnValue] = ()) -> Writes:
 
 
 def fail(run: OperationRun, failure: Failure) -> Writes:
-    """Return the rows of a run that never begins: an external party could not do the handler's work, and left nothing
-    to undo. Raises RunFinished, Misuse."""
+    """Return the rows of a run that never begins. An external party could not do the handler's work, and no work needs
+    to be undone. Raises RunFinished, Misuse.
+    """
     _check_not_taken(run)
     return Writes(rows=refusal(run, failure))
 
 
 def complete_rollback(run: OperationRun) -> Writes:
-    """Return ROLLING_BACK and ROLLED_BACK: an external party has undone a run that it had completed.
+    """Return the rows ROLLING_BACK and ROLLED_BACK, because an external party has undone the work that it had
+    completed.
 
     Raises Misuse unless the run was completed from outside and was asked to roll back after that.
     """
@@ -57,9 +61,9 @@ def complete_rollback(run: OperationRun) -> Writes:
 
 
 def dismiss(run: OperationRun) -> tuple[MessageEvent, ...]:
-    """Return the row with which the emitter goes on without this handler.
+    """Return the row with which the emitter dismisses this handler.
 
-    Returns no rows if the handler has begun: then the emitter waits for it.
+    Returns no rows if the handler has begun. Then the emitter waits for the handler.
     """
     if state_of(run.events) is not State.CREATED:
         return ()
@@ -70,7 +74,7 @@ def dismiss(run: OperationRun) -> tuple[MessageEvent, ...]:
 def join(plan: Plan, emitter: OperationRun, message_id: str, handler: str, run_id: str) -> NewRun | None:
     """Return a run for a handler that registered after the message was emitted.
 
-    Returns None if the emitter has gone on, is giving up, or has a child for this message and handler.
+    Returns None if the emitter has gone on or is giving up, or if it already has a child for this message and handler.
     """
     progress = fold(plan, emitter.events)
     if progress.window is None or message_id not in progress.window.emitted:
@@ -81,7 +85,7 @@ def join(plan: Plan, emitter: OperationRun, message_id: str, handler: str, run_i
 
 
 def may_be_joined(plan: Plan, emitter: OperationRun, progress: Progress) -> bool:
-    """Return whether handlers that registered late may still get runs for messages that the emitter waits for."""
+    """Return whether handlers that register late may still get runs for the messages that the emitter waits for."""
     if progress.rollback is not None or emitter.asks or emitter.rollback_request is not None:
         return False
     return isinstance(next_move(plan, emitter, progress), Wait)

@@ -1,7 +1,7 @@
-"""The values that the machine takes and returns: a run's state, its next move, and the writes of a commit.
+"""The values that the machine takes and returns: the state of a run, its next move, and the writes of a commit.
 
-They are data. A move with `rows` needs no user code: the rows are the move. The other moves name the code to run, and
-the outcome of that code goes back to the machine.
+They are plain data. A move with `rows` needs no user code. It consists of these rows. Any other move names code to run.
+The outcome of that code goes back to the machine.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from perdure.models.cooperation.scope import Call, Emission, NextStep
 
 
 class NewRun(Struct, frozen=True, kw_only=True, gc=False):
-    """A run for one expected handler of a message, or for a call. It is created in the commit that writes EMITTED."""
+    """A run for one expected handler of a message, or for a call. The commit that writes EMITTED creates it."""
 
     lineage: Lineage
     handler: str
     message_id: str
-    is_call: bool = False  # It runs a function or a graph, which knows nothing of messages.
+    is_call: bool = False  # The run is a function or a graph, which does not know messages.
     call: Call | None = None  # the function or graph to start, with its arguments
-    tokens: tuple[str, ...] = ()  # names of cancellation tokens that it has, and that the emitter does not have
+    tokens: tuple[str, ...] = ()  # the names of the cancellation tokens that this run has and its emitter does not have
 
     @property
     def id(self) -> str:
@@ -41,8 +41,9 @@ class NewRun(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Ask(Struct, frozen=True, kw_only=True, gc=False):
-    """A request that the run give up: a cancellation of its lineage or of one above it, or the rollback of a run above
-    it that had not finished. `depth` is the number of ids in the lineage that the request was made to."""
+    """A request that the run gives up. Its lineage or a lineage above it was cancelled, or an unfinished run above it
+    rolls back. `depth` is the number of ids in the lineage to which the request was made.
+    """
 
     kind: Literal["cancel", "rollback"]
     depth: int
@@ -52,8 +53,8 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
 class OperationRun(Struct, frozen=True, kw_only=True, gc=False):
     """Everything that the machine needs to know about one run.
 
-    `events` are the rows of its lineage in order. `origin` is the EMITTED of its message, `rollback_request` the
-    ROLLBACK_EMITTED of its message. `wakes` has the time at which each sleep among its emissions ends.
+    `events` are the rows of its lineage, in order. `origin` is the EMITTED row of its message. `rollback_request` is
+    the ROLLBACK_EMITTED row of its message. `wakes` has the end times of the sleeps among its emissions.
     """
 
     lineage: Lineage
@@ -81,23 +82,23 @@ class OperationRun(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Move(Struct, frozen=True, kw_only=True, gc=False):
-    """The next action of a run. `rows` are to be written in one commit."""
+    """The next action of a run. `rows` must be written in one commit."""
 
     rows: tuple[MessageEvent, ...] = ()
 
 
 class Take(Move, frozen=True, kw_only=True, gc=False):
-    """Write SEEN: a handler's engine has taken the run."""
+    """Write SEEN, because an engine that has the handler's code has taken the run."""
 
 
 class Refuse(Move, frozen=True, kw_only=True, gc=False):
-    """Never begin: SEEN, ROLLING_BACK and ROLLED_BACK in one commit, and no code is run."""
+    """Never begin. SEEN, ROLLING_BACK and ROLLED_BACK are written in one commit, and no code runs."""
 
     failure: Failure
 
 
 class Invoke(Move, frozen=True, kw_only=True, gc=False):
-    """Run a step. With `cleanup`, the step has a finally, which is called too if the step raises."""
+    """Run a step. With `cleanup`, the step has a finally function. It is called too if the step raises."""
 
     rolling_back: ClassVar[bool] = False
     index: int
@@ -108,7 +109,7 @@ class Invoke(Move, frozen=True, kw_only=True, gc=False):
 
 
 class Handle(Move, frozen=True, kw_only=True, gc=False):
-    """Call the step's handler of child failures, for the `attempt`-th time in a row, counted from 1."""
+    """Call the step's handler of child failures. `attempt` counts the calls in a row, from 1."""
 
     index: int
     name: str
@@ -118,11 +119,13 @@ class Handle(Move, frozen=True, kw_only=True, gc=False):
     context: Context
     rolling_back: bool = False
     text: str = ""  # the phase of the rollback in which it is called
-    next_step: int | None = None  # where the step said to go on, as a place in the plan
+    next_step: int | None = None  # the index in the plan at which the step said to go on
 
 
 class Undo(Move, frozen=True, kw_only=True, gc=False):
-    """Call a step's rollback. With `cleanup`, its finally has not run yet and is called first."""
+    """Call a step's rollback function. With `cleanup`, the step's finally function has not run yet. It is called
+    first.
+    """
 
     rolling_back: ClassVar[bool] = True
     index: int
@@ -135,22 +138,22 @@ class Undo(Move, frozen=True, kw_only=True, gc=False):
 
 
 class BeginRollback(Move, frozen=True, kw_only=True, gc=False):
-    """Write ROLLING_BACK: the parent rolls back, children failed and that was not handled, or the run gives up."""
+    """Write ROLLING_BACK. The parent rolls back, or children failed and nothing handled that, or the run gives up."""
 
     failure: Failure
 
 
 class UndoChildren(Move, frozen=True, kw_only=True, gc=False):
-    """Do the first half of rolling back a step instance: write ROLLBACK_EMITTED for each of its emissions, and
-    SUSPENDED."""
+    """Roll back the children of a step instance: write ROLLBACK_EMITTED for each of its emissions, and SUSPENDED."""
 
     messages: tuple[str, ...]
     text: str
 
 
 class Note(Move, frozen=True, kw_only=True, gc=False):
-    """Write a part of a rollback that needs no code: a step has no rollback, or a failure is recorded and passed
-    over."""
+    """Write a part of a rollback that needs no code. Either the step has no rollback function, or a failure is recorded
+    and the rollback goes on.
+    """
 
 
 class Finish(Move, frozen=True, kw_only=True, gc=False):
@@ -164,10 +167,11 @@ Awaits = Literal["all", "busy", "missing", "any"]
 
 
 class Wait(Move, frozen=True, kw_only=True, gc=False):
-    """Do nothing until children have ended, the run is asked to give up, or the time has come.
+    """Do nothing until children have ended, the run is asked to give up, or a time has come.
 
-    `awaits` says which children of the window must end before the machine is asked again: all that have not ended,
-    those that have begun, or those that have not begun. With "any", the end of one child may be enough.
+    `awaits` says which children of the window must end before the machine is asked again. These are all children that
+    have not ended, only those that have begun, or only those that have not begun. With "any", the end of one child may
+    be enough.
     """
 
     until: int | None = None
@@ -175,14 +179,15 @@ class Wait(Move, frozen=True, kw_only=True, gc=False):
 
 
 class Dismiss(Move, frozen=True, kw_only=True, gc=False):
-    """Keep these children from beginning, then ask the machine again. A child that has begun meanwhile goes on, because
-    its own writer decides."""
+    """Keep these children from beginning. Then ask the machine again. A child that has begun in the meantime goes on,
+    because its own writer decides.
+    """
 
     children: Collection[Child]
 
 
 class Block(Move, frozen=True, kw_only=True, gc=False):
-    """Stop: the code does not fit the rows, since the operation no longer has a step that was run."""
+    """Stop, because the code does not fit the rows. The operation no longer has a step that was executed."""
 
     reason: str
 
@@ -198,8 +203,9 @@ class Nothing(Move, frozen=True, kw_only=True, gc=False):
 
 
 class Returned(Struct, frozen=True, kw_only=True, gc=False):
-    """The requests of user code, and the next step that it named (`said`). `staged` is the position at which the
-    requests are already stored."""
+    """The requests of user code, and the next step that the code has named (`said`). `staged` is the position at which
+    the requests are already stored.
+    """
 
     said: NextStep | None = None
     context: Context = EMPTY
@@ -209,7 +215,7 @@ class Returned(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Raised(Struct, frozen=True, kw_only=True, gc=False):
-    """The failure that user code raised. Everything that the code asked for before it raised is dropped."""
+    """The failure that user code raised. All requests that the code made before it raised are dropped."""
 
     staged: ClassVar[str] = ""
     failure: Failure
@@ -236,7 +242,7 @@ def row_of(
     exception: Failure | None = None,
     **columns: Any,
 ) -> MessageEvent:
-    """Return a row of the run. The row stores the whole failure, unless another row has stored it."""
+    """Return a row of the run. The row stores the whole failure, unless another row already stores it."""
     return MessageEvent(
         seq=seq,
         message_id=message_id or run.message_id,

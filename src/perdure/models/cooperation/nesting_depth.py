@@ -1,8 +1,9 @@
-"""The number of levels above a function's message: the operations, functions and graphs above it all count.
+"""The number of levels above a function's message. Operations, functions and graphs all count as levels.
 
-A message from outside is at level 1, and so is a message of a function that no other run has called. A function's
-message is the root of a hierarchy of its own, so its context says how many levels are above that root (ABOVE). All runs
-below inherit that number. A run's level never changes, so levels that were found are kept.
+A message from outside is at level 1. A message of a function that no other run has called is at level 1 too. A
+function's message is the root of a hierarchy of its own. So its context has the number of levels above that root
+(ABOVE). All runs of the hierarchy inherit this number. A run's level never changes, so the levels that were found are
+kept in memory.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from perdure.models.cooperation.row_codec import RowCodec
 from perdure.models.cooperation.scope import allowed_levels
 from perdure.ports import Codec, Store
 
-_KNOWN_MAX: Final = 10_000  # runs
+_KNOWN_MAX: Final = 10_000  # the number of runs whose levels are kept
 
 
 class Levels:
@@ -38,11 +39,12 @@ class Levels:
         self._rows = RowCodec(codec)
         self._lookup = lookup
         self._levels_max = levels_max
-        self._known: OrderedDict[str, int] = OrderedDict()  # by run
+        self._known: OrderedDict[str, int] = OrderedDict()  # level by run id
 
     async def context_below(self, run_id: str, topic: str) -> Context:
-        """Return the context for a run's message. Raises HierarchyTooDeep if the message's handlers would be too far
-        down, and StoreError."""
+        """Return the context for a run's message. Raises HierarchyTooDeep if the message's handlers would be too many
+        levels down. Raises StoreError.
+        """
         level = await self._level(run_id)
         if level >= self._levels_max:
             allowed = allowed_levels(self._levels_max, rolling_back=await self._is_undoing(run_id))
@@ -58,9 +60,10 @@ class Levels:
         return EMPTY.put(ABOVE, level) if level else EMPTY
 
     async def _level(self, run_id: str) -> int:
-        """Return how many levels a run is below the top: 0 if no run has called it, or if it was started as detached.
+        """Return how many levels a run is below the top. This is 0 if no run has called it, or if it was started as
+        detached.
 
-        If the run is further down than is allowed, the levels are not counted up to the top.
+        If the run is below the allowed level, counting stops before the top.
         """
         path: list[str] = []
         level = self._known.get(run_id)
@@ -99,7 +102,7 @@ class Levels:
         return EMPTY if emitted is None else self._rows.read_event(emitted).context or EMPTY
 
     async def _is_undoing(self, run_id: str) -> bool:
-        """Return whether a run undoes something: it is a compensation, or a rollback has started it."""
+        """Return whether a run undoes work. It is a compensation, or a rollback has started it."""
         run = await self._run(run_id)
         if run is None or run.parent_id is None:
             return False

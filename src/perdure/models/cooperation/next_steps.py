@@ -1,7 +1,7 @@
-"""The next step of a run: how a step names it, and which step it is.
+"""The next step of a run: how a step names it, and how it is found.
 
-A step says to go on, to repeat, or to go to another step. The iteration of a step counts how often it has run in a row.
-The name of the next step is stored with the step's SUSPENDED row (see progress_fold.py).
+A step can go on, repeat itself, or go to another step. The iteration of a step counts how often it has run in a row.
+The SUSPENDED row of a step stores the name of the next step (see progress_fold.py).
 """
 
 from __future__ import annotations
@@ -15,25 +15,27 @@ from perdure.values.arguments import checked
 
 
 def go_on() -> NextStep:
-    """Go on with the following step, as a step that returns nothing does."""
+    """Go on with the following step. A step that returns nothing does the same."""
     return NextStep("go_on")
 
 
 def repeat() -> NextStep:
-    """Run this step again, with `scope.iteration` one higher."""
+    """Run this step again. `scope.iteration` is then one higher."""
     return NextStep("repeat")
 
 
 @checked
 def go_to(step: int | str) -> NextStep:
-    """Go on with another step, by its number (0 for the first) or its name."""
+    """Go on with another step. Name it by its number (0 is the first step) or by its name."""
     return NextStep("go_to", step)
 
 
 def iteration_of(plan: Plan, before: Sequence[Instance], index: int) -> int:
-    """Return how often in a row a step has run before. Its finally between two runs does not break the sequence."""
+    """Return how many times in a row a step has run before. A finally function between two runs of the step does not
+    break the sequence.
+    """
     is_finally = plan.nodes[index].kind == "finally"
-    passes_finally = not is_finally  # only the first finally that is met
+    passes_finally = not is_finally  # only the first finally function counts
     for one in reversed(before):
         if one.call is not None:
             continue
@@ -47,9 +49,10 @@ def iteration_of(plan: Plan, before: Sequence[Instance], index: int) -> int:
 
 
 def following(plan: Plan, instances: Sequence[Instance]) -> int:
-    """Return the place in the plan of the step that comes next, or the plan's length if there is none.
+    """Return the index of the next step in the plan. Return the plan's length if there is no next step.
 
-    A finally comes right after its step. After the finally the run goes to the step that the step named.
+    A finally function comes right after its step. After the finally function, the run goes to the step that its step
+    has named.
     """
     if not instances:
         return 0

@@ -1,7 +1,9 @@
-"""Notifications from a run to other runs, as ops: undo, never begin, stop, give up. Also reports to the run's parent.
+"""Notifications that a run sends to other runs, as ops. They say: undo, never begin, stop, or give up. This module also
+makes the reports that a run sends to its parent.
 
-Each notification is part of the commit of the run that sends it. A notification to a run that has not begun contains
-the rows that end that run, so no engine needs the handler's code to end it."""
+Each notification is part of the sender's commit. A notification to a run that has not begun contains the rows that end
+that run. So no engine needs the handler's code to end the run.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ _REFUSED_AT: Final = 2  # the number of the row that says why a run never began
 
 
 class Notifications:
-    """Makes the notifications that one run sends to others. Remembers only failures that were stored a moment ago."""
+    """Makes the notifications that one run sends to others. It remembers only failures that were stored recently."""
 
     def __init__(self, *, rows: RowCodec, codec: Codec, ids: Ids) -> None:
         self._rows = rows
@@ -56,8 +58,9 @@ class Notifications:
     def undo_children(
         self, live: LiveOperation, draft: Draft, move: UndoChildren, now: int
     ) -> Pieces[tuple[ops.Notify, ...]]:
-        """Return the notifications that undo the children of a step instance. Children that have not begun never
-        begin."""
+        """Return the notifications that undo the children of a step instance. Children that have not begun will never
+        begin.
+        """
         requests = {row.message_id: row for row in draft.rows if row.type is EventType.ROLLBACK_EMITTED}
         origins = yield from origins_of(live, draft)
         found: list[ops.Notify] = []
@@ -76,8 +79,8 @@ class Notifications:
     def undo(self, child: Child, view: OperationRun, now: int, call_failure: str) -> ops.Notify:
         """Return the notification that a run must undo its work.
 
-        If the run has not begun, the notification has the rows of a run that never begins. Functions and graphs that
-        the run has called, and that have not ended, end with `call_failure`.
+        If the run has not begun, the notification contains the rows of a run that never begins. If the run has called
+        functions and graphs that have not ended, they end with `call_failure`.
         """
         run_id, parent_id = child.lineage[-1], child.lineage[-2]
         request = view.rollback_request
@@ -110,8 +113,10 @@ class Notifications:
     def abandon_children(
         self, live: LiveOperation, draft: Draft, failure: Failure | None, now: int
     ) -> Pieces[tuple[ops.Notify, ...]]:
-        """Return notifications that keep children from beginning, if no engine has taken them. Their emitter ends
-        without a rollback that would reach them. A child that an engine takes meanwhile finds out by itself."""
+        """Return notifications that keep children from beginning if no engine has taken them. The emitter of these
+        children ends without a rollback that would reach them. If an engine takes a child in the meantime, the child
+        finds out by itself.
+        """
         missing = [child for child in live.children if child.state is State.CREATED and not child.is_call]
         if not missing:
             return ()
@@ -126,8 +131,10 @@ class Notifications:
         return tuple(found)
 
     def stop_called(self, live: LiveOperation, draft: Draft, now: int) -> list[ops.Notify]:
-        """Return the notifications that stop the functions and graphs that a run has called, if the run gives up and
-        waits for them. They are sent once. The handlers of the run's messages find out by themselves."""
+        """Return the notifications that stop the functions and graphs that a run has called. They are sent if the run
+        gives up and waits for these functions and graphs. They are sent only once. The handlers of the run's messages
+        find out by themselves.
+        """
         view, progress = live.view(now), live.progress
         found = heeded(live.plan, view, progress.context, rolling_back=progress.rollback is not None)
         window = progress.window
@@ -139,8 +146,8 @@ class Notifications:
         draft.stopped = window
         notices = [ops.Notify(run_id=one.id, at=now, kind=STOP, failure=failure, parent_id=live.id) for one in called]
         if any(reason.type == DEADLINE_MISSED for reason in found):
-            # A cancellation reaches the children by itself. They find out about a deadline themselves, unless they are
-            # held.
+            # A cancellation reaches the children without this notification. Children notice a deadline themselves,
+            # unless they are held.
             by = None if progress.rollback is None else deadline_in(progress.context, rolling_back=True)
             busy = [one for one in outstanding.busy if not one.is_call]
             notices += [ops.Notify(run_id=one.id, at=now, kind=ASK, undone_by=by or 0) for one in busy]
@@ -149,8 +156,9 @@ class Notifications:
     def dismiss_children(
         self, live: LiveOperation, draft: Draft, move: Dismiss, now: int
     ) -> Pieces[tuple[ops.Settle, ...]]:
-        """Return the ops that keep children from beginning, if no engine has taken them. Each child is notified once,
-        and answers with a report."""
+        """Return the ops that keep children from beginning if no engine has taken them. Each child is notified once,
+        and replies with a report.
+        """
         window = live.progress.window
         if live.dismissed is window:
             return ()
@@ -166,7 +174,7 @@ class Notifications:
         return tuple(found)
 
     def refused(self, view: OperationRun, failure: Failure, now: int) -> Cooperation:
-        """Return the rows of a run that never begins, as they are stored."""
+        """Return the rows of a run that never begins, in the form in which they are stored."""
         rows = refusal(view, failure)
         stamped = [replace(row, id=self._ids(now), created_at=now) for row in rows]
         return Cooperation(events=[self._rows.event(row) for row in stamped])
@@ -187,13 +195,15 @@ class Notifications:
         )
 
     def write_report(self, report: ChildReport) -> str:
-        """Return a report as text. It has a reference to the failure, which the child's row has stored."""
+        """Return a report as text. The text has a reference to the failure, because the child's row stores the whole
+        failure.
+        """
         if report.failure is not None:
             report = replace(report, failure=as_stored(report.failure))
         return self._codec.encode(msgspec.json.encode(report).decode())
 
     def read_report(self, about: str) -> ChildReport:
-        """Return a report. Its failure is whole if this process knows it, and a reference otherwise."""
+        """Return a report. If this process knows the failure, it is whole. Otherwise it is a reference."""
         report = _decode_report(self._codec.decode(about))
         return report if report.failure is None else replace(report, failure=self.failures.known(report.failure))
 
@@ -205,7 +215,7 @@ class Notifications:
 
 
 def _view_of(child: Child, origin: MessageEvent, request: MessageEvent | None, now: int) -> OperationRun:
-    """Return a child that has not begun, in the form that the machine takes."""
+    """Return a child that has not begun, in the form that the machine uses."""
     return OperationRun(lineage=child.lineage, handler=child.handler, origin=origin, rollback_request=request, now=now)
 
 
@@ -220,7 +230,8 @@ def asking(
 ) -> ops.Notify:
     """Return the notification that makes a run give up because of a `failure`.
 
-    `depth` is the depth of the lineage that the request was made to. A run that no engine has taken never begins.
+    `depth` is the number of ids in the lineage to which the request was made. A run that no engine has taken never
+    begins.
     """
     run_id = view.lineage[-1]
     about = notifications.write_ask(Ask(kind="cancel", depth=depth, failure=failure))

@@ -18,15 +18,15 @@ from perdure.models.cooperation.versions import Operations
 
 
 class MailReader(Protocol):
-    """Reads the mail that commits of this engine have left for its own runs."""
+    """Reads the mail that this engine's commits have left for its own runs."""
 
     async def try_to_read_mail(self) -> None:
-        """Read the mail now, if that can be done. If not, this or another engine reads it later."""
+        """Read the mail now, if that is possible. Otherwise this engine or another engine reads it later."""
         ...
 
 
 class OperationParts(Struct, frozen=True, kw_only=True):
-    """The engine's parts, and the parts of its operations."""
+    """The parts of the engine, and the parts of its operations."""
 
     engine: HostParts
     operations: Operations

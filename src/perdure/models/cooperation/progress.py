@@ -1,5 +1,6 @@
 """The progress of a run: the step instances that it has executed, the messages that it waits for, and the phases of its
-rollback that are done. progress_fold.py folds it from the run's rows."""
+rollback that are done. progress_fold.py computes it from the run's rows.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ class Mismatch(PerdureError):
 
 
 class Instance(Struct, frozen=True, kw_only=True, gc=False):
-    """One execution of a step, or (with `call`, counted from 0) one call of its handler of child failures."""
+    """One execution of a step. With `call`, counted from 0, it is one call of the step's handler of child failures."""
 
     index: int
     name: str
@@ -29,7 +30,7 @@ class Instance(Struct, frozen=True, kw_only=True, gc=False):
     call: int | None = None
     emitted: tuple[str, ...] = ()
     next_step: int | None = None
-    is_numbered: bool = False  # An earlier version of Perdure stored `next_step` as a number without a name.
+    is_numbered: bool = False  # whether an earlier version of Perdure stored `next_step` as a number without a name
 
     @property
     def text(self) -> str:
@@ -37,21 +38,24 @@ class Instance(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Phase(Struct, frozen=True, kw_only=True, gc=False):
-    """One half of rolling back an instance: first its children, then the step itself."""
+    """One half of the rollback of an instance. The first half is its children, and the second half is the step
+    itself.
+    """
 
     instance: Instance
     kind: Literal["children", "own"]
     text: str
-    cleanup: bool = False  # the step's finally has not run
+    cleanup: bool = False  # whether the step's finally function has not run
 
 
 class Window(Struct, frozen=True, kw_only=True, gc=False):
-    """The messages that the latest SUSPENDED waits for: those emitted since the SUSPENDED before it, and those whose
-    handlers were asked to undo (`undone`)."""
+    """The messages that the latest SUSPENDED row waits for. These are the messages that were emitted after the previous
+    SUSPENDED row, and the messages whose handlers were asked to undo (`undone`).
+    """
 
     emitted: tuple[str, ...] = ()
     undone: tuple[str, ...] = ()
-    calls: int = 0  # of the handler of child failures, for this window's step
+    calls: int = 0  # calls of the handler of child failures, for this window's step
     since: int = 0
     step: str = ""
 
@@ -62,15 +66,15 @@ class Window(Struct, frozen=True, kw_only=True, gc=False):
 
 class Progress(Struct, frozen=True, kw_only=True, gc=False):
     instances: tuple[Instance, ...] = ()
-    window: Window | None = None  # None: there is no SUSPENDED yet, on this path
+    window: Window | None = None  # None until the first SUSPENDED row of the happy path, or of the rollback
     context: Context = EMPTY
-    rollback: MessageEvent | None = None  # its ROLLING_BACK
+    rollback: MessageEvent | None = None  # its ROLLING_BACK row
     phases: tuple[Phase, ...] = ()
-    done: int = 0  # how many phases are done
-    recorded: tuple[Failure, ...] = ()  # failures of the rollback that were passed over
+    done: int = 0  # the number of phases that are done
+    recorded: tuple[Failure, ...] = ()  # failures of the rollback that were recorded, and after which it went on
     next_seq: int = 1
     state: State = State.CREATED
-    misfit: str = ""  # how the order of the executed steps differs from the code
+    misfit: str = ""  # the difference between the order of the executed steps and the code
 
     @property
     def phase(self) -> Phase:

@@ -1,4 +1,6 @@
-"""Folds the rows of a run into its progress. Pure: the result is the same in a live run and after a crash."""
+"""The fold of a run's rows: it computes the run's progress. It is pure, so the result is the same in a live run and
+after a crash.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def fold(plan: Plan, events: Sequence[MessageEvent]) -> Progress:
 
 
 class Folding:
-    """A fold to which rows are added one by one, so that a run of many steps is not folded again for each row."""
+    """A fold to which rows are added one by one. So the rows of a run with many steps are not folded again for each new
+    row.
+    """
 
     __slots__ = (
         "_context", "_done", "_emitted", "_instances", "_last_seq", "_misfit", "_phases", "_plan", "_progress",
@@ -137,7 +141,7 @@ def _instance(plan: Plan, row: MessageEvent, before: Sequence[Instance], emitted
 
 
 def _next_step(plan: Plan, row: MessageEvent) -> int | None:
-    """Return where to go on after a step, as a place in the plan. Raises Mismatch."""
+    """Return the index in the plan at which the run goes on after a step. Raises Mismatch."""
     if row.next_step is None:
         return None
     if not row.next_name:
@@ -152,10 +156,10 @@ def _next_step(plan: Plan, row: MessageEvent) -> int | None:
 
 
 def _misfit(plan: Plan, before: Sequence[Instance], index: int) -> str:
-    """Return how the order of the steps that a run has executed differs from the code, or "" if it does not."""
+    """Return how the order of the executed steps differs from the code. Return "" if it does not differ."""
     for one in before[-2:]:
         if one.is_numbered:
-            return ""  # The meaning of the number is not known. The rows say what came next.
+            return ""  # The meaning of the number is not known. The following rows show which step came next.
     expected = following(plan, before)
     if expected == index:
         return ""

@@ -1,8 +1,8 @@
-"""Readiness: what a suspended run still waits for, and whether it can go on.
+"""Readiness: the wait that a suspended run still needs, and whether it can go on.
 
-A run goes on once all expected handlers of all messages of its last step have ended. The run's strategy says which
-handlers are expected (strategies.py). The states of children are in children.py. The notices that wake a run in memory
-are in perdure/kernel/operation_notices.py.
+A run goes on once all expected handlers of its last step's messages have ended. The run's strategy says which handlers
+are expected (strategies.py). children.py has the states of children. perdure/kernel/operation_notices.py has the
+notices that wake a run in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from perdure.models.cooperation.strategies import Names, Pending, Strategy, mind
 def outstanding_wait(
     strategy: Strategy, run: OperationRun, progress: Progress, *, giving_up: bool, rolling_back: bool
 ) -> Wait | Dismiss | None:
-    """Return the wait or the dismissal that the run still needs, or None if it can go on."""
+    """Return the wait or the dismissal that the run still needs. Return None if the run can go on."""
     window = progress.window
     if window is None or not (window.emitted or window.undone):
         return None
@@ -28,7 +28,7 @@ def outstanding_wait(
     if outstanding.busy:
         needs_missing = not giving_up and waits_for_all(strategy)
         return Wait(until=None if giving_up else deadline, awaits="all" if needs_missing else "busy")
-    # This runs with every report of a child, so it must not go through all messages of the window.
+    # This is called for every report of a child, so it must not loop over all messages of the window.
     fewer = run.wakes if len(run.wakes) < len(window.emitted) else window.emitted
     asleep_until = max((run.wakes[id] for id in fewer if id in run.wakes and id in outstanding.emitted), default=0)
     if asleep_until > run.now and not giving_up:

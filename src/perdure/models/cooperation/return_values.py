@@ -1,7 +1,8 @@
-"""Return values of runs: a run leaves a value under a name, once, and its parent reads it once the run has committed.
+"""Return values of runs. A run returns a value under a name, once. Its parent can read the value after the run has
+committed.
 
-A step leaves and reads values through its scope (scope.py). machine.py refuses a name that the run has returned before,
-because the value of an earlier step is stored.
+A step returns and reads values through its scope (scope.py). machine.py refuses a name under which the run has already
+returned a value.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ V = TypeVar("V")
 
 
 class ReturnValue(Struct, frozen=True, kw_only=True, gc=False):
-    """A value that a run leaves for its parent to read, under a name. A run returns each name once."""
+    """A value that a run returns to its parent under a name. A run can return only one value under each name."""
 
     lineage: Lineage
     handler: str
@@ -36,15 +37,18 @@ class ReturnValue(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Returns(Struct, frozen=True):
-    """The values that a run's children have returned, in the order of emission, and the topics that the children
-    handle, by the children's ids."""
+    """The values that a run's children have returned, in the order of emission. It also has the topic of each child, by
+    the child's id.
+    """
 
     values: Sequence[ReturnValue] = ()
     topics: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_value(value: ReturnValue, type: type[V]) -> V:
-    """Return a value that a run has returned. Raises UnstorableValue if it does not fit the type, InvalidDefinition."""
+    """Return a value that a run has returned. Raises UnstorableValue if the value does not fit the type. Raises
+    InvalidDefinition.
+    """
     check_patterns(type, f"what {value.handler!r} has returned as {value.variable!r}")
     try:
         return msgspec.json.decode(value.value, type=type)

@@ -1,6 +1,7 @@
-"""Revives runs of operations: finds the operation of a run, and makes the run in memory from the rows that were read.
+"""Revival of operations' runs. It finds the operation of a run, and makes the run in memory from its rows.
 
-A run that cannot be revived is held."""
+A run that cannot be revived is held.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +28,11 @@ from perdure.models.cooperation.versions import Operations, lacking
 
 log = logging.getLogger("perdure")
 
-READ_AT_ONCE: Final = 64  # runs
+READ_AT_ONCE: Final = 64  # the number of runs that are read at once
 
 
 class Revival:
-    """Makes runs in memory from their rows. Keeps none of them."""
+    """Makes runs in memory from their rows. It does not keep these runs."""
 
     def __init__(self, parts: HostParts, rows: RowCodec, operations: Operations, holds: Holds) -> None:
         self._store = parts.store
@@ -43,9 +44,9 @@ class Revival:
     def revived(
         self, run: Run, scopes: StoredScopes, hierarchy: Hierarchy, *, is_staged: bool
     ) -> Pieces[LiveOperation | None]:
-        """Return a run in memory, or None if it cannot go on and is held.
+        """Return a run in memory. Return None if the run cannot go on; then the run is held.
 
-        `is_staged` says that an outcome of its code is committed and has not become rows.
+        `is_staged` says that an outcome of the run's code is committed but not in rows yet.
         """
         try:
             return (yield from self._live(run, scopes, hierarchy))
@@ -64,8 +65,9 @@ class Revival:
             return None
 
     async def waiting(self, runs: Sequence[Run]) -> set[str]:
-        """Return which of these runs wait for other runs or for a time. No engine has them in memory. Raises
-        StoreError."""
+        """Return the ids of those runs that wait for other runs or for a time. No engine has them in memory. Raises
+        StoreError.
+        """
         found: set[str] = set()
         for start in range(0, len(runs), READ_AT_ONCE):
             part = runs[start : start + READ_AT_ONCE]
@@ -78,7 +80,7 @@ class Revival:
         return found
 
     def _waits(self, run: Run, scopes: StoredScopes, hierarchy: Hierarchy) -> Pieces[bool]:
-        with suppress(Exception):  # An engine that takes the run finds out what is wrong with it.
+        with suppress(Exception):  # The engine that takes the run reports what is wrong with it.
             is_here = self._operation_of(run, scopes, hierarchy) is not None
             live = (yield from self._live(run, scopes, hierarchy)) if is_here else None
             if live is not None:
@@ -87,7 +89,7 @@ class Revival:
         return False
 
     def _operation_of(self, run: Run, scopes: StoredScopes, hierarchy: Hierarchy) -> Operation[Any] | None:
-        """Return a run's operation, by the topic of its message, its name, and the version that has begun it."""
+        """Return a run's operation, by the topic of its message, its name, and the version that began the run."""
         new = scopes.runs.get(run.id)
         if new is None or (message := hierarchy.messages.get(new.message_id)) is None:
             return None
@@ -100,7 +102,7 @@ class Revival:
         new = scopes.runs[run.id]
         operation = self._operation_of(run, scopes, hierarchy)
         if operation is None:
-            # An engine that has the code takes the run, whatever the code's fingerprint.
+            # Any engine that has the code takes the run, even if the fingerprint of the code differs.
             reason = lacking(hierarchy.messages[new.message_id].topic, run.workflow, run.workflow_version)
             self._holds.set(run.id, run.claim, reason, fingerprint="none")
             return None

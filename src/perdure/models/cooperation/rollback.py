@@ -1,9 +1,9 @@
-"""Rollbacks of operations: how one begins, which phases it has, and how it ends.
+"""Rollbacks of operations: how a rollback begins, which phases it has, and how it ends.
 
-The executed instances of steps are undone, the newest first. Each has two phases: its children are rolled back, then
-the step's own rollback is called. A step that raised is not undone itself: nothing of it was written. A rollback that
-fails halts, unless the operation's policy is to continue. A hierarchy that has committed is rolled back on request
-(`roll_back`).
+The executed instances of steps are undone, the newest first. Each instance has two phases. First its children are
+rolled back, and then the step's own rollback function is called. A step that raised is not undone, because nothing of
+it was written. If a phase fails, the rollback halts, unless the operation's policy is "continue". A hierarchy that has
+committed is rolled back on request (`roll_back`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from perdure.models.cooperation.readiness import outstanding_wait
 
 def phases_of(plan: Plan, instances: Sequence[Instance]) -> tuple[Phase, ...]:
     """Return the phases of a rollback: instance by instance, the newest first. For each instance, its children come
-    before the step itself. Calls of handlers of child failures have only children to undo."""
+    before the step itself. A call of a handler of child failures has only children to undo.
+    """
     names = {node.name for node in plan.nodes}
     phases: list[Phase] = []
     for place in reversed(range(len(instances))):
@@ -113,8 +114,9 @@ def _next_phase(plan: Plan, run: OperationRun, progress: Progress) -> Move:
 
 
 def _answer_for_rollback(plan: Plan, run: OperationRun, progress: Progress, window: Window, failure: Failure) -> Move:
-    """Return the move after children could not be rolled back, or after the handlers of a rollback's messages have
-    failed."""
+    """Return the next move if children could not be rolled back, or if the handlers of a rollback's messages have
+    failed.
+    """
     instance = progress.phase.instance
     if (call := handler_call(plan, progress, instance, window, failure, rolling_back=True)) is not None:
         return call
@@ -144,8 +146,9 @@ def begin_rollback(run: OperationRun, progress: Progress, failure: Failure, step
 
 
 def _end_rollback(run: OperationRun, progress: Progress, failures: Any, step: str | None = None) -> Finish:
-    """Return the end of a rollback. `step` is the phase that failed. Without it, the phase is the one whose children
-    the run waited for."""
+    """Return the end of a rollback. `step` is the phase that failed. Without `step`, it is the phase whose children the
+    run waited for.
+    """
     if step is None and progress.done:
         step = progress.phase.text
     if not failures:
@@ -183,10 +186,10 @@ def roll_back(
     reason: str,
     source: str,
 ) -> tuple[MessageEvent, ...]:
-    """Return the row that undoes a committed hierarchy, or the part of it below one of its runs.
+    """Return the row that undoes a committed hierarchy, or the part of it below a run.
 
-    `rows` are all rows of the hierarchy, `not_taken` its runs that no handler has taken. Returns no rows if a run above
-    or below has not ended, or if no run that handled the message has committed.
+    `rows` are all rows of the hierarchy. `not_taken` are its runs that no handler has taken. Returns no rows if a run
+    above or below has not ended, or if no handler of the message has committed.
     """
     by_lineage: dict[Lineage, list[MessageEvent]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""Encodes the machine's rows as they are stored, and decodes them. Values of users go through the codec."""
+"""Encodes the machine's rows for the store, and decodes them. The codec encodes the values of users."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from perdure.ports import Codec
 _decode_failure: Final = msgspec.json.Decoder(Failure).decode
 _NEXT_STEP: Final = "perdure.next_step"  # in the context of a row: the name of the step that comes next
 _decode_context: Final = msgspec.json.Decoder(dict[str, Any]).decode
-_SHOWN_WITH_RUN_MAX: Final = 8  # failures in one run's text: every run of a hierarchy has its own text
+# the number of failures in the text of one run; every run of a hierarchy has a text of its own
+_SHOWN_WITH_RUN_MAX: Final = 8
 _ENDS: Final = (EventType.ROLLED_BACK, EventType.ROLLBACK_FAILED)
 
 
@@ -42,12 +43,12 @@ class RowCodec:
         self._empty = codec.encode("{}")
 
     def message(self, message: Message, at: int) -> MessageRow:
-        # The time of a sleep is not secret, and the query for runs that can go on reads it.
+        # The time of a sleep is not secret. The query for runs that can go on reads it, so it is not encoded.
         payload = message.payload if message.topic == SLEEP_TOPIC else self._codec.encode(message.payload)
         return MessageRow(id=message.id, topic=message.topic, payload=payload, created_at=at)
 
     def event(self, row: MessageEvent, id: str = "") -> MessageEventRow:
-        """Return an event as it is stored, with the given id or its own."""
+        """Return an event in the form in which it is stored, with the given id or with its own id."""
         lineage = row.cooperation_lineage
         return MessageEventRow(
             scope=lineage[-1],
@@ -73,7 +74,9 @@ class RowCodec:
         return self._codec.encode(msgspec.json.encode(context.values).decode()) if context.values else self._empty
 
     def failure(self, failure: Failure, place: str = "") -> str:
-        """Return a failure as the row at a place stores it: as a reference if another row has it."""
+        """Return a failure in the form in which the row at `place` stores it. If another row has the failure, this is a
+        reference.
+        """
         return self._codec.encode(msgspec.json.encode(as_stored(failure, place)).decode())
 
     def value(self, value: ReturnValue) -> ReturnValueRow:
@@ -109,7 +112,7 @@ class RowCodec:
         return Context(values) if values else EMPTY, next_name
 
     def read_failure(self, text: str, scope: str, seq: int) -> Failure:
-        """Return a failure with its place. The place is this row, unless the row has a reference."""
+        """Return a failure with its place. The place is this row, unless this row has only a reference."""
         return placed(_decode_failure(self._codec.decode(text)), scope, seq)
 
     def read_value(self, row: ReturnValueRow, run: NewRun) -> ReturnValue:
@@ -117,7 +120,7 @@ class RowCodec:
         return ReturnValue(lineage=run.lineage, handler=row.handler, variable=row.variable, value=value)
 
     def read_output(self, text: str, run: NewRun) -> ReturnValue:
-        """Return the result of a call, as a value under the workflow's name."""
+        """Return the result of a call, as a value under the name of the workflow."""
         value = self._codec.decode(text)
         return ReturnValue(lineage=run.lineage, handler=run.handler, variable=run.handler, value=value)
 
@@ -125,7 +128,7 @@ class RowCodec:
         return at_once(self.read_in_pieces(rows))
 
     def read_in_pieces(self, rows: ScopeRows) -> Pieces[StoredScopes]:
-        """Do what `read` does, in pieces: a run with many children has several rows for each of them."""
+        """Do what `read` does, in pieces. A run has several rows for each of its many children."""
         found = StoredScopes()
         for start, runs in parts(rows.runs):
             if start:
@@ -161,7 +164,7 @@ class RowCodec:
 
 
 class StoredScopes:
-    """Rows that were read, in the form that the machine takes."""
+    """Rows that were read, in the form that the machine uses."""
 
     def __init__(self) -> None:
         self.runs: dict[str, NewRun] = {}
@@ -197,8 +200,9 @@ def new_run_of(row: OperationRow) -> NewRun:
 
 
 def rows_of_call(row: OperationRow, run: NewRun) -> list[MessageEvent]:
-    """Return the rows that an operation with the status of a call would have. A call that has failed, or was cancelled,
-    has already made its compensations."""
+    """Return the rows that an operation would have if it had the status of a call. A call that has failed or was
+    cancelled has already run its compensations.
+    """
     failure = None if row.failure is None else _failure_of_call(row.failure, run)
     types = [EventType.SEEN]
     match row.status:
@@ -233,7 +237,7 @@ def _failure_of_call(text: str, run: NewRun) -> Failure:
 
 
 def key_of(row: MessageEvent) -> str | None:
-    """Return the key that no two rows of a message share, or None."""
+    """Return the key that no two rows of a message share. Return None if the row needs no such key."""
     kind = row.type
     if kind in PER_MESSAGE:
         return PER_MESSAGE[kind]
@@ -245,6 +249,6 @@ def key_of(row: MessageEvent) -> str | None:
 
 
 def outcome_failure(failure: Failure) -> str:
-    """Return the failure as the outcome of a run of any model stores it."""
+    """Return the failure in the form in which runs of all models store their outcome."""
     stored = StoredFailure(type=failure.type, message=failure.message, stack=trace(failure, _SHOWN_WITH_RUN_MAX))
     return msgspec.json.encode(stored).decode()

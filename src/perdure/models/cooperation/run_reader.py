@@ -1,4 +1,6 @@
-"""Reads runs of operations: runs that come into memory, and live runs that may have missed a change of their rows."""
+"""The run reader reads runs of operations: runs that come into memory, and live runs that may have missed a change of
+their rows.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,14 @@ class ReadListener(Protocol):
     """Goes on with runs that were read."""
 
     def go_on(self, live: LiveOperation, *, is_loaded: bool = False) -> None:
-        """Go on with a run. `is_loaded` says that it has just come into memory."""
+        """Go on with a run. `is_loaded` says that the run has just come into memory."""
         ...
 
 
 class Loading:
     """A run that is being read from the store. `notified` is the number of its last notification. If it `is_outdated`,
-    it may have been read before that notification was written."""
+    the run may have been read before that notification was written.
+    """
 
     __slots__ = ("is_outdated", "notified", "run")
 
@@ -55,13 +58,13 @@ class Loading:
 
 
 class RunReader:
-    """Reads runs in groups, with one query for many. If the store fails, the group is tried again."""
+    """Reads runs in groups, with one query for many runs. If the store fails, it tries the group again."""
 
     def __init__(self, parts: OperationParts, steps: Steps, listener: ReadListener) -> None:
         engine = parts.engine
         self.loading: Final[dict[str, Loading]] = {}
         self.outage = Outage("runs of operations")
-        self.joining: Final[set[str]] = set()  # runs that wait for handlers which may have registered meanwhile
+        self.joining: Final[set[str]] = set()  # runs that wait for handlers, to which handlers may have been added
         self._store = engine.store
         self._clock = engine.clock
         self._timers = engine.timers
@@ -89,7 +92,7 @@ class RunReader:
         self._want(run.id)
 
     def read_anew(self, live: LiveOperation) -> None:
-        """Read the rows of a live run again. Until then the run does not go on."""
+        """Read the rows of a live run again. Until they are read, the run does not go on."""
         live.is_stale = True
         self._want(live.id)
 
@@ -103,7 +106,7 @@ class RunReader:
             self._reading = asyncio.get_running_loop().create_task(self._read(), name="perdure-scopes")
 
     async def _read(self) -> None:
-        at_once = READ_AT_ONCE  # After damaged rows were met, runs are read one by one until all are read.
+        at_once = READ_AT_ONCE  # After the reader has found damaged rows, it reads runs one by one until all are read.
         try:
             while self._wanted:
                 ids = [self._wanted.popitem(last=False)[0] for _ in range(min(at_once, len(self._wanted)))]
@@ -117,7 +120,7 @@ class RunReader:
                     continue
                 except Exception as error:  # noqa: BLE001 - whatever their rows hold, other runs go on
                     at_once = 1
-                    if len(ids) > 1:  # Reading them one by one shows whose rows are damaged.
+                    if len(ids) > 1:  # Reading the runs one by one shows whose rows are damaged.
                         self._wanted.update(dict.fromkeys(ids))
                     elif (run := self.loading.pop(ids[0], None) or self._live.get(ids[0])) is not None:
                         self._holds.unreadable(ids[0], run.claim, error)
@@ -126,21 +129,24 @@ class RunReader:
                 hierarchy = await in_turns(scopes.hierarchy_in_pieces())
                 for run_id in ids:
                     await in_turns(self._found(run_id, scopes, hierarchy, journals.get(run_id)))
-                await asyncio.sleep(0)  # Not every store gives the loop a turn when it is read.
+                await asyncio.sleep(0)  # Some stores can be read without giving the loop a turn.
         except Exception:
             log.exception("runs of operations could not be read")
         finally:
             self._reading = None
 
     async def _load_registry(self, ids: Sequence[str]) -> None:
-        """Read the registry again where it must be current: runs are being revived, or handlers have registered."""
+        """Read the registry again if it must be current. This is so if runs are being revived, or if handlers have
+        registered.
+        """
         if any(run_id in self.loading or run_id in self.joining for run_id in ids):
             self.joining.difference_update(ids)
             await self._registry.load(again=True)
 
     async def _journals(self, ids: Iterable[str]) -> Mapping[str, Journal]:
-        """Return the journals of runs that are being read. A journal has the outcome of the run's code, if it is
-        committed but has not become rows, and the failed attempts. Runs that have never begun are left out."""
+        """Return the journals of runs that are being read. A journal has the outcome of the run's code if that outcome
+        is committed but not in rows yet. It also has the failed attempts. Runs that have never begun are left out.
+        """
         loading = [one.run for run_id in ids if (one := self.loading.get(run_id)) is not None]
         asked = [run.id for run in loading if run.status is not Status.CREATED]
         return await self._store.journals(asked) if asked else {}
@@ -176,9 +182,9 @@ class RunReader:
         self._runs.evict()
 
     def _is_superseded(self, loading: Loading) -> bool:
-        """Return whether a run was closed while it was read, or is to be read once more.
+        """Return whether a run was closed while it was being read, or must be read once more.
 
-        In the second case, the rows that were read may be older than the commit that made the read necessary.
+        It must be read once more if the rows that were read may be older than the commit that made the read necessary.
         """
         return self.loading.get(loading.run.id) is not loading or loading.run.id in self._wanted
 

@@ -1,10 +1,11 @@
-"""Applies the machine's moves to a run in memory, and collects the writes of one commit in a draft.
+"""The runner applies the machine's moves to a run in memory, and collects the writes of one commit in a draft.
 
-A draft has the moves that need no code, one after the other, and the outcome of code that has run. The notifications to
-other runs are in notifications.py. The runs that an emission begins are in handler_runs.py.
+A draft has the outcome of code that has run, and all following moves that need no code. notifications.py makes the
+notifications to other runs. handler_runs.py makes the runs that an emission begins.
 
-A step may have many thousands of children, and everything about them is written in one commit. So a draft is made in
-pieces. Other runs have their turn between the pieces. The run's state must not change until the draft is complete."""
+A step may have many thousands of children. Everything about them is written in one commit. So a draft is made in
+pieces. Other runs go on between the pieces. The run's state must not change until the draft is complete.
+"""
 
 from __future__ import annotations
 
@@ -65,13 +66,13 @@ _STATUSES: Final = {
 
 
 class Blocked(PerdureError):
-    """Raised when the code does not fit the rows, so the run cannot go on."""
+    """Raised if the code does not fit the rows. Then the run cannot go on."""
 
     reason: str
 
 
 class OperationRunner:
-    """Applies the machine's moves to runs in memory, and collects the writes of one commit. Remembers no run."""
+    """Applies the machine's moves to runs in memory, and collects the writes of one commit. It keeps no runs itself."""
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class OperationRunner:
     # The next moves.
 
     def go_on(self, live: LiveOperation, draft: Draft, now: int) -> Pieces[Draft]:
-        """Add all moves that need no code, up to the move that names code, waits or ends the run. Raises Blocked."""
+        """Add all moves that need no code, up to a move that runs code, waits or ends the run. Raises Blocked."""
         if draft.messages:
             live.wakes |= wakes_of(draft.messages)
         try:
@@ -120,7 +121,7 @@ class OperationRunner:
                     folding.add(row)
 
     def _is_over(self, live: LiveOperation, draft: Draft, move: Move, now: int) -> Pieces[bool]:
-        """Add one move to the draft. Return whether it is the last move of this commit."""
+        """Add one move to the draft. Return whether this move is the last of the commit."""
         match move:  # The most frequent moves come first.
             case Invoke() | Handle() | Undo():
                 if draft.status is not Status.ROLLING_BACK:
@@ -199,11 +200,13 @@ class OperationRunner:
         return (yield from self.go_on(live, draft, now))
 
     def _join(self, live: LiveOperation, draft: Draft, now: int) -> Pieces[None]:
-        """Add runs for handlers that registered after the run had emitted, if it still waits for handlers."""
+        """Add runs for handlers that registered after the run had emitted its messages, if the run still waits for
+        handlers.
+        """
         progress = live.progress
         window = progress.window
         if window is None or draft.messages:
-            return  # New emissions of the run use the registry as it is now.
+            return  # New emissions of this draft already use the current registry.
         draft.registry_version, topics = self._registry.version, self._registry.topics
         if live.joined is not None and live.joined[0] is window and live.joined[1] == draft.registry_version:
             return
@@ -229,7 +232,7 @@ class OperationRunner:
 
     @staticmethod
     def _with_tokens(live: LiveOperation, draft: Draft, runs: Sequence[NewRun]) -> Pieces[tuple[NewRun, ...]]:
-        """Return late runs with the tokens that their messages were given when they were emitted."""
+        """Return late runs with the tokens that their messages got when they were emitted."""
         origins = yield from origins_of(live, draft)
         inherited = token_names(live.origin.context)
         found: list[NewRun] = []
@@ -242,8 +245,9 @@ class OperationRunner:
     # The draft as parts of an op.
 
     def added(self, draft: Draft, now: int) -> Pieces[Cooperation]:
-        """Return the rows to store. If they contain emissions or late runs, they also name the version of the handler
-        registry from which the handlers were read."""
+        """Return the rows to store. If the rows contain emissions or late runs, they also have the version of the
+        handler registry that was used.
+        """
         messages: list[MessageRow] = []
         for start, part in parts(draft.messages) if draft.messages else ():
             if start:
@@ -268,9 +272,9 @@ class OperationRunner:
         )
 
     def _events(self, rows: Sequence[MessageEvent], now: int, start: int, last: str) -> list[MessageEventRow]:
-        """Return rows with ids. Rows of one commit have consecutive ids, since a new id takes longer to make.
+        """Return rows with ids. Rows of one commit have consecutive ids, because making a new id takes longer.
 
-        `start` is the number of rows before these in the commit, and `last` the id of the last one before them.
+        `start` is the number of earlier rows in the commit, and `last` is the id of the last of them.
         """
         if len(rows) == 1 and not start:
             return [self._rows.event(rows[0], self._ids(now))]

@@ -1,7 +1,8 @@
-"""The scope of a step: its view of its run, and its requests (emissions, its context, deadlines, return values).
+"""The scope of a step. The step sees its run through the scope, and makes its requests with it: emissions, context,
+deadlines and return values.
 
-A scope only takes notes. All requests of a step are written in one commit after the step has returned. If the step
-raises, nothing of it is written.
+A scope only notes the requests. All requests of a step are written in one commit after the step has returned. If the
+step raises, none of its requests are written.
 """
 
 from __future__ import annotations
@@ -39,14 +40,15 @@ if TYPE_CHECKING:
 M = TypeVar("M")
 V = TypeVar("V")
 
-HIERARCHY_LEVELS_MAX: Final = 1_000  # unless an engine allows fewer, or more
+HIERARCHY_LEVELS_MAX: Final = 1_000  # the default; an engine may allow fewer or more
 
 _NAME_CHARS_MAX: Final = 500
 
 
 def allowed_levels(levels_max: int, *, rolling_back: bool) -> int:
-    """Return how many levels a hierarchy may have. Messages of a rollback may be a tenth further down, so that the last
-    level can be undone."""
+    """Return how many levels a hierarchy may have. Messages of a rollback may be a tenth further down. Without this,
+    the last level could not be undone.
+    """
     return levels_max + (levels_max // 10 + 1 if rolling_back else 0)
 
 
@@ -62,18 +64,18 @@ class Callee(Protocol):
 
 
 class WorkflowCall(Protocol):
-    """A workflow with its arguments: what a call of the workflow returns."""
+    """A call of a workflow: the workflow with its arguments."""
 
     @property
     def workflow(self) -> Callee: ...
 
     def input(self, payload_max: int) -> str:
-        """The arguments as JSON, of at most `payload_max` bytes."""
+        """Return the arguments as JSON of at most `payload_max` bytes."""
         ...
 
 
 class Call(Struct, frozen=True, kw_only=True, gc=False):
-    """A function or a graph to be started."""
+    """A function or a graph that a step starts."""
 
     workflow: str
     version: str
@@ -84,7 +86,7 @@ class Call(Struct, frozen=True, kw_only=True, gc=False):
 class NextStep(Struct, frozen=True):
     """The choice of the next step: the following step, this step again, or another step.
 
-    Another step is given by its number from 0, or by its name.
+    Another step is given by its number, counted from 0, or by its name.
     """
 
     kind: Literal["go_on", "repeat", "go_to"]
@@ -92,10 +94,10 @@ class NextStep(Struct, frozen=True):
 
 
 class Emission(Struct, frozen=True, kw_only=True, gc=False):
-    """A message to emit, with the context that its handlers begin with.
+    """A message to emit, with the context with which its handlers begin.
 
-    `root` is the new id that is the lineage of an emission on the global scope. The message of a `call` has no
-    handlers: it has one run, with the message's id.
+    `root` is set for an emission on the global scope. It is a new id, which is the lineage of the emission. The message
+    of a `call` has no handlers. It has one run, whose id is the message's id.
     """
 
     message_id: str
@@ -106,14 +108,18 @@ class Emission(Struct, frozen=True, kw_only=True, gc=False):
     call: Call | None = None
 
     def __await__(self) -> Generator[Any, Any, str]:
-        """Return the message's id at once: emitting waits for nothing. A plain function need not await it."""
+        """Return the message's id at once, because emitting waits for nothing. In a plain function, you do not need to
+        await it.
+        """
         yield from ()
         return self.message_id
 
 
 @checked(constructor=False)
 class Scope:
-    """One step's view of its run. Every step, rollback and handler of child failures has a new scope."""
+    """One step's view of its run. Each call of a step, a rollback function or a handler of child failures gets a new
+    scope.
+    """
 
     def __init__(
         self,
@@ -134,16 +140,16 @@ class Scope:
         self.lineage = lineage
         self.handler = handler
         self.step = step
-        self.iteration = iteration  # how often in a row this step has run before
+        self.iteration = iteration  # how many times in a row this step has run before
         self.context = context
         self.rolling_back = rolling_back
-        self.next_step = next_step  # where the step said to go on, for its handler of child failures
+        self.next_step = next_step  # the step that the step has named, for its handler of child failures
         self.emissions: list[Emission] = []
         self.values: list[ReturnValue] = []
-        self.is_over = False  # The requests of the step are being written.
+        self.is_over = False  # whether the requests of the step are being written
         self._now = now
         self._ids = ids
-        self._names: set[str] = set()  # of its values
+        self._names: set[str] = set()  # the names of the values that it has returned
         self._returned = returned
         self._reasons = reasons
         self._levels_max = levels_max
@@ -154,14 +160,14 @@ class Scope:
 
     @property
     def now(self) -> int:
-        """When the step began, in microseconds since the epoch."""
+        """The time at which the step began, in microseconds since the epoch."""
         return self._now
 
     @property
     def tokens(self) -> tuple[CancellationToken, ...]:
         """The cancellation tokens of this run.
 
-        They are the tokens of the run that emitted its message, and the tokens that the message was emitted with.
+        They are the tokens of the emitter, and the tokens that the message got when it was emitted.
         """
         return tuple(CancellationToken(name) for name in token_names(self.context))
 
@@ -176,13 +182,14 @@ class Scope:
         delay: Duration | None = None,
         tokens: Iterable[CancellationToken] = (),
     ) -> Emission:
-        """Emit a message in this scope: its handlers are this run's children, and the next step waits for them.
+        """Emit a message in this scope. Its handlers become this run's children, and the next step waits for them.
 
-        Its handlers, and all runs below them, must end by the `deadline`. If they are rolled back, the rollback must
-        end by the `rollback_deadline`. The earliest deadline counts. The handlers do not begin before the `delay` has
-        passed. They have these `tokens` and the tokens of this run, and give up when one of the tokens is cancelled.
+        The handlers, and all runs below them, must end by the `deadline`. If they are rolled back, the rollback must
+        end by the `rollback_deadline`. If there are several deadlines, the earliest counts. The handlers do not begin
+        before the `delay` has passed. The handlers have these `tokens` and the tokens of this run. They give up when
+        one of the tokens is cancelled.
 
-        Raises InvalidArguments, UnstorableValue, and HierarchyTooDeep if the handlers would be more than the engine's
+        Raises InvalidArguments, UnstorableValue. Raises HierarchyTooDeep if the handlers would be more than
         `hierarchy_levels_max` levels below the root.
         """
         limits = self._bounded(context, deadline, rollback_deadline, delay, tokens)
@@ -202,10 +209,10 @@ class Scope:
         """Emit a message as the root of a hierarchy of its own.
 
         This run does not wait for the hierarchy, and the hierarchy is not rolled back with this run. The message is
-        emitted in the same commit as all other requests of the step, or not at all.
+        emitted in the commit that has all requests of the step, or not at all.
 
-        The hierarchy has only the given `tokens`. Pass `scope.tokens` if it must be cancelled with this run. The other
-        options and the errors are as for `emit`.
+        The hierarchy has only the given `tokens`. Pass `scope.tokens` if the hierarchy must be cancelled together with
+        this run. All other options, and the errors, are as for `emit`.
         """
         limits = self._bounded(context, deadline, rollback_deadline, delay, tokens)
         return self._emit(topic, message, limits, self._ids())
@@ -232,7 +239,7 @@ class Scope:
 
     def _check_level(self, what: str) -> None:
         """Raise HierarchyTooDeep if children of this run would be too far down."""
-        # This is the level of the children: the lineage of a run of the first level has two ids.
+        # This is the level of the children, because the lineage of a run of the first level has two ids.
         level = depth_of(self.lineage) + levels_above(self.context)
         allowed = allowed_levels(self._levels_max, rolling_back=self.rolling_back)
         if level > allowed:
@@ -246,7 +253,7 @@ class Scope:
             )
 
     def _check_not_over(self, what: str) -> None:
-        """Raise Misuse once the step has ended: its requests would be lost."""
+        """Raise Misuse if the step has ended, because its requests would be lost."""
         if self.is_over:
             raise Misuse(
                 f"step {self.step!r} of {self.handler!r} {what} after it has ended, which would be lost: await "
@@ -270,15 +277,19 @@ class Scope:
         return emission
 
     def _inherited(self) -> Context:
-        """Return the context for children. Tokens of a run that rolls back do not stop the messages of the rollback."""
+        """Return the context for children. The tokens of a run that rolls back do not stop the messages of the
+        rollback.
+        """
         return self.context.without(TOKENS) if self.rolling_back and self.tokens else self.context
 
     def start(self, call: WorkflowCall) -> Emission:
-        """Start a function or a graph as a child: `scope.start(charge(order.id))`. Awaiting it returns the run's id.
+        """Start a function or a graph as a child: `scope.start(charge(order.id))`. Awaiting the result returns the
+        run's id.
 
-        The next step waits for the workflow's end, and finds its result with `returned(name of the workflow, type)`.
-        The workflow's failure is a failure of a child. When this step is rolled back, the workflow makes the calls that
-        it has registered with `compensate`, even long after it has succeeded. Raises InvalidArguments, UnstorableValue.
+        The next step waits until the workflow has ended. It gets the workflow's result with `returned(name of the
+        workflow, type)`. If the workflow fails, this counts as the failure of a child. When this step is rolled back,
+        the calls that the workflow has registered with `compensate` are made. This works even long after the workflow
+        has succeeded. Raises InvalidArguments, UnstorableValue.
         """
         if not hasattr(call, "workflow") or not hasattr(call, "input"):
             raise Misuse(f"scope.start() takes a called workflow, as in scope.start(charge('o-17')), not {call!r:.80}")
@@ -323,8 +334,8 @@ class Scope:
     def deadline(self, when: datetime | Duration, *, path: Literal["happy", "rollback", "both"] = "happy") -> None:
         """Set a deadline for later steps, and for messages that are emitted from now on. The earliest deadline counts.
 
-        A run that misses it on the happy path rolls back. A run that misses it while it rolls back ends as
-        rollback_failed.
+        A run that misses the deadline on the happy path rolls back. A run that misses the deadline while it rolls back
+        ends as rollback_failed.
         """
         if path not in ("happy", "rollback", "both"):
             raise InvalidArguments(f'a deadline is for the path "happy", "rollback" or "both", not {path!r}')
@@ -333,18 +344,18 @@ class Scope:
         )
 
     def give_up_if_needed(self) -> None:
-        """Raise an error that makes the run roll back, if the run was cancelled or its deadline has passed.
+        """If the run was cancelled or its deadline has passed, raise an error that makes the run roll back.
 
-        This is for long steps. Between steps the engine checks it anyway.
+        Call this in long steps. Between steps, the engine checks it anyway.
         """
         reasons = self._reasons(self.context)
         if reasons:
             raise gave_up(reasons, source_of(self.handler, self.run_id)).error()
 
     def return_value(self, name: str, value: Any) -> None:
-        """Leave a value for the parent to read once this run has committed.
+        """Return a value to the parent. The parent can read it once this run has committed.
 
-        Raises Misuse if the run has returned a value of this name before, and InvalidArguments, UnstorableValue.
+        Raises Misuse if the run has already returned a value of this name. Raises InvalidArguments, UnstorableValue.
         """
         check_name(name, "a return value", _NAME_CHARS_MAX)
         self._check_not_over(f"returns {name!r}")
@@ -357,9 +368,10 @@ class Scope:
     def returned(
         self, name: str, type: type[V], *, handler: str | None = None, topic: Topic[Any] | str | None = None
     ) -> list[V]:
-        """Return the values that this run's committed children have returned under a name, in the order of emission.
+        """Return the values that this run's children have returned under a name, in the order of emission. Only
+        children that have committed count.
 
-        With a `handler`, these are only values of that operation's runs. With a `topic`, these are only values of
+        With a `handler`, return only the values of that operation's runs. With a `topic`, return only the values of
         children that handle a message of that topic. Raises UnstorableValue if a value does not fit the type.
         """
         wanted = topic if topic is None or isinstance(topic, str) else topic.name

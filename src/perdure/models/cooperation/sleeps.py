@@ -1,6 +1,6 @@
 """Sleeps of operations, and periodic operations.
 
-A sleep is a message on a topic without handlers. The message says until when its emitter waits. readiness.py reads that
+A sleep is a message on a topic without handlers. The message says until when its emitter waits. readiness.py reads this
 time.
 """
 
@@ -28,7 +28,7 @@ class _Sleep(Struct, frozen=True):
 
 
 def wake_of(message: Message) -> int:
-    """Return when a sleep ends, in microseconds since the epoch. `message` is the sleep's message."""
+    """Return the time at which a sleep ends, in microseconds since the epoch. `message` is the sleep's message."""
     return msgspec.json.decode(message.payload, type=_Sleep).until
 
 
@@ -50,9 +50,11 @@ def until(time: datetime | Callable[[Any], datetime]) -> Callable[[Scope, Any], 
 
 
 def next_round(topic: Topic[M], name: str, count: int) -> Callable[[Scope, M], None]:
-    """Return the step of a periodic operation that emits the message again, until the operation has run `count` times.
+    """Return the step with which a periodic operation emits its message again, until the operation has run `count`
+    times.
 
-    The message is emitted on the global scope, before the run does its own work."""
+    The message is emitted on the global scope, before the run does its own work.
+    """
 
     def emit_again(scope: Scope, message: M) -> None:
         rounds = scope.get(ROUNDS) or {}

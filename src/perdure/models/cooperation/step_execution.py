@@ -1,4 +1,4 @@
-"""A run's code in flight: the attempt that runs now, its time limits and its heartbeats."""
+"""Code of a run that is being executed: the current attempt, its time limits and its heartbeats."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger("perdure")
 
 
 class ExecutionListener(Protocol):
-    """Is notified of the progress of code in flight."""
+    """Is notified of the progress of executing code."""
 
     def ended(self, execution: StepExecution, outcome: Any, error: BaseException | None) -> None:
         """Handle the end of an attempt."""
@@ -40,7 +40,7 @@ class ExecutionListener(Protocol):
 
 
 class Surroundings:
-    """The parts of an engine that executions need: its clock, its loop, and the listener that they report to."""
+    """The parts of an engine that executions need: the clock, the loop, and the listener."""
 
     __slots__ = ("clock", "listener", "loop", "payload_max")
 
@@ -52,7 +52,7 @@ class Surroundings:
 
 
 class StepExecution:
-    """One attempt of code, as carriers run it. Heartbeats may come from any thread."""
+    """One attempt of code, in the form that carriers run. Heartbeats may come from any thread."""
 
     __slots__ = (
         "_beat_at", "_beats", "_is_scheduled", "_newest", "_silence", "_taken", "_timeout", "attempts", "code",
@@ -68,17 +68,19 @@ class StepExecution:
         self.position = live.position_of(code)
         known = live.attempts
         self.attempts: Attempts | None = known if known is not None and known.position == self.position else None
-        self.details = None if self.attempts is None else self.attempts.details  # of attempts before this one
+        self.details = None if self.attempts is None else self.attempts.details  # the details of earlier attempts
         self.coroutine: Any = None
         self.context: Any = None
         self.task: asyncio.Future[Any] | None = None
         self.dropped = False
         self.is_over = False
         self.in_thread = False
-        self.fate: Fate | None = None  # of its transaction
-        self.has_store_failed: Callable[[], Awaitable[bool]] | None = None  # during that transaction
-        self.is_called = False  # Its function was called, or waits for a thread.
-        self.thread: Future[Any] | None = None  # in which its first function is called, if that is a plain one
+        self.fate: Fate | None = None  # what became of its transaction
+        # returns whether the store has failed during that transaction
+        self.has_store_failed: Callable[[], Awaitable[bool]] | None = None
+        self.is_called = False  # whether its function was called, or waits for a thread
+        # the thread in which its first function is called, if it is a plain function
+        self.thread: Future[Any] | None = None
         self.timed_out: StepTimedOut | None = None
         self.verdict: tuple[BaseException, bool] | None = None
         self._timeout: TimerHandle | None = None
@@ -109,7 +111,7 @@ class StepExecution:
     def payload_max(self) -> int:
         return self.where.payload_max
 
-    # For the slots.
+    # Called by the slots.
 
     @property
     def is_wanted(self) -> bool:
@@ -117,12 +119,12 @@ class StepExecution:
 
     @property
     def waits_for_thread(self) -> bool:
-        return False  # The executor waits for threads: only some functions of a step need one.
+        return False  # The executor waits for threads, because only some functions of a step need a thread.
 
     def queue(self) -> None:
-        """Wait for a turn. Time limits do not count yet."""
+        """Wait for a turn. Time limits do not begin yet."""
 
-    # Whether it is tried again.
+    # The decision whether another attempt follows.
 
     def is_tried_again(self, error: BaseException) -> bool:
         """Return whether another attempt follows an attempt that failed with this error. Only the first error decides.
@@ -135,7 +137,7 @@ class StepExecution:
         again = note_failure(attempts, self.effort.retry, error, self.where.clock.now(), random.random())
         self.verdict = (error, again)
         if again:
-            # A failure of the infrastructure may last for ever, so it is logged as a warning.
+            # A failure of the infrastructure may last forever, so it is logged as a warning.
             level = logging.WARNING if is_infrastructure(error) else logging.INFO
             log.log(level, "%s failed and is tried again in %.0f ms: %s", self.label, attempts.pause_us / 1000, error)
         return again
@@ -149,15 +151,16 @@ class StepExecution:
     # Time.
 
     def suspended(self) -> None:
-        """Start the time limits, now that the code waits for something.
+        """Start the time limits, because the code waits for something now.
 
-        In a thread or in a transaction they start later: the code may have to wait for a thread, or for the store.
+        In a thread or in a transaction, the time limits start later, because the code may have to wait for the thread
+        or the store.
         """
         if self.effort.is_timed and not self.in_thread and self.fate is None:
             self.arm()
 
     def arm(self) -> None:
-        """Start the time limits: the body begins now."""
+        """Start the time limits, because the body begins now."""
         if self.is_over or self.dropped or self._timeout is not None or self._silence is not None:
             return
         limits, clock = self.effort, self.where.clock
@@ -184,8 +187,9 @@ class StepExecution:
         self._silence = clock.call_after(self._beat_at + silence_max - clock.monotonic(), look)
 
     def interrupted(self) -> None:
-        """Reset the attempt after the store has failed: its body may run again, with its whole time, and a failure that
-        was noted meanwhile does not count."""
+        """Reset the attempt after the store has failed. Its body may run again with its whole time. A failure that was
+        noted in the meantime does not count.
+        """
         self._stop_timers()
         if self.verdict is not None and self.attempts is not None and not is_infrastructure(self.verdict[0]):
             self.attempts.failed -= 1
@@ -196,7 +200,7 @@ class StepExecution:
         if self.is_over or self.dropped or task is None or task.done() or self.timed_out is not None:
             return
         if self.fate is not None and not self.fate.give_up():
-            return  # Its transaction is being committed.
+            return  # The attempt's transaction is being committed.
         self.timed_out = StepTimedOut(f"{message} in attempt {self.attempt}")
         if self.in_thread:
             log.warning("%s; its thread is still busy and keeps its place until it ends", self.timed_out)
@@ -211,7 +215,8 @@ class StepExecution:
         self._beat_at = self.where.clock.monotonic()
         if details is None:
             return
-        # `_deliver` does this in the reverse order. So no details are lost, whichever of the two threads comes first.
+        # `_deliver` does these two steps in the reverse order. So no details are lost, in whatever order the two
+        # threads run.
         self._newest = details
         if not self._is_scheduled:
             self._is_scheduled = True
@@ -238,12 +243,12 @@ class StepExecution:
             self._beats.written()
 
     def flush(self) -> None:
-        """Write the details of all heartbeats so far as soon as possible."""
+        """Write the details of all heartbeats so far, as soon as possible."""
         self._deliver()
         if self._beats is not None:
             self._beats.flush()
 
-    # Ends.
+    # The ends of attempts.
 
     def ended(self, value: Any, error: BaseException | None) -> None:
         """Report that the attempt has ended."""
@@ -255,26 +260,26 @@ class StepExecution:
         return not self.code.rolling_back
 
     def is_current(self) -> bool:
-        """Return whether its outcome still matters."""
+        """Return whether the outcome of the code still matters."""
         return not (self.is_over or self.dropped)
 
     def withdraw(self) -> bool:
-        """Keep the code from beginning. Return False if it has begun."""
+        """Keep the code from beginning, if it has not begun. Return False if the code has begun."""
         if self.is_called and (self.thread is None or not self.thread.cancel()):
             return False
         self.drop()
         return True
 
     def end(self, *, is_tried_again: bool = False) -> None:
-        """Stop timers and heartbeats: the attempt has ended, or its outcome no longer matters."""
+        """Stop timers and heartbeats, because the attempt has ended or its outcome no longer matters."""
         if is_tried_again and self._newest is not None:
-            self._deliver()  # A heartbeat may have come just before the end.
+            self._deliver()  # The last heartbeat may have arrived just before the end.
         self.is_over = True
         if self._timeout is not None or self._silence is not None:
             self._stop_timers()
         if self._beats is not None:
             self._beats.settle()
-            self._beats = None  # It refers back to this execution.
+            self._beats = None  # `_beats` refers back to this execution.
 
     def _stop_timers(self) -> None:
         for timer in (self._timeout, self._silence):
@@ -283,7 +288,7 @@ class StepExecution:
         self._timeout = self._silence = None
 
     def drop(self) -> None:
-        """Cancel the attempt: its outcome no longer matters. Code in a thread runs on to its end."""
+        """Cancel the attempt, because its outcome no longer matters. Code in a thread keeps running until it ends."""
         self.dropped = True
         self.end()
         if self.fate is not None:
@@ -293,7 +298,7 @@ class StepExecution:
 
 
 def recall(live: LiveOperation, journal: Journal, codec: Codec) -> None:
-    """Give a revived run the stored state of its code: a staged outcome, and failed attempts."""
+    """Give a revived run the stored state of its code: the staged outcome and the failed attempts."""
     live.staged = journal.staged[0] if journal.staged else None
     for wait in journal.waits:
         if wait.kind in ("retry", "beat"):
@@ -301,9 +306,9 @@ def recall(live: LiveOperation, journal: Journal, codec: Codec) -> None:
 
 
 def pause(live: LiveOperation, draft: Draft, code: Code, codec: Codec, now: int) -> None:
-    """Let a draft wait for the next attempt of code that has failed, if that attempt is not due yet.
+    """Let a draft wait for the next attempt of code that has failed, unless that attempt is already due.
 
-    The draft waits for the code's deadline instead, if the deadline comes first.
+    If the run's deadline comes first, the draft waits for the deadline instead.
     """
     attempts = live.attempts
     if attempts is None or attempts.position != live.position_of(code):
@@ -321,9 +326,10 @@ def pause(live: LiveOperation, draft: Draft, code: Code, codec: Codec, now: int)
 
 
 def armed(live: LiveOperation, until: int, timers: Timers, now: int, due: Callable[[], None]) -> TimerHandle:
-    """Arm a timer that calls `due` at a time, and return the timer.
+    """Arm a timer that calls `due` at the time `until`, and return the timer.
 
-    A short pause between attempts is not stored. It lasts its full duration, even if the system's clock is changed.
+    A short pause between two attempts is not stored. Such a pause lasts its full duration, even if the system's clock
+    is changed.
     """
     attempts = live.attempts
     if attempts is None or attempts.is_durable or attempts.due_at != until:
@@ -337,7 +343,7 @@ def armed(live: LiveOperation, until: int, timers: Timers, now: int, due: Callab
 
 
 def heartbeat(execution: StepExecution, status: Status, codec: Codec, now: int) -> ops.Cooperate:
-    """Return the op that stores the details of running code for its next attempt."""
+    """Return the op that stores the details of running code, for the next attempt of the code."""
     live = execution.live
     live.attempts = attempts = execution.known_attempts()
     live.has_waited = attempts.is_stored = True

@@ -1,4 +1,4 @@
-"""Steps of operations: their code runs in slots, and its outcome goes to a listener."""
+"""Steps of operations. Their code runs in slots, and a listener gets the outcome."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StepListener(Protocol):
     """Goes on with runs whose code has ended."""
 
     def go_on(self, live: LiveOperation) -> None:
-        """Go on with a run whose code is to be tried again."""
+        """Go on with a run whose code has another attempt."""
         ...
 
     def land(self, live: LiveOperation, code: Code, outcome: Outcome) -> None:
@@ -34,12 +34,12 @@ class StepListener(Protocol):
         ...
 
     def hold(self, live: LiveOperation, reason: str) -> None:
-        """Hold a run whose outcome cannot be stored."""
+        """Hold a run, because the outcome of its code cannot be stored."""
         ...
 
 
 class Steps:
-    """Runs the code of steps. Code that waits for its turn or a thread can be withdrawn: see `landings`."""
+    """Runs the code of steps. Code that waits for its turn or for a thread can be withdrawn: see `landings`."""
 
     def __init__(self, parts: OperationParts, executor: Executor, carriers: Carriers, listener: StepListener) -> None:
         limits = parts.engine.limits
@@ -56,14 +56,14 @@ class Steps:
         self._listener = listener
 
     def execute(self, live: LiveOperation, code: Code) -> None:
-        """Run code now, or when its turn has come."""
+        """Run code now, or as soon as it gets a slot."""
         if self.slots.is_closed:
             return
         live.execution = execution = StepExecution(self._surroundings, live, code, effort_of(live, code))
         self.slots.take(execution)
 
     def start(self, execution: StepExecution) -> None:
-        """Start code whose turn has come."""
+        """Start code that has got a slot."""
         execution.coroutine, execution.context = self._executor.prepare(execution)
         self._carriers.give(execution)
 
@@ -72,7 +72,7 @@ class Steps:
         execution.end(is_tried_again=isinstance(outcome, TryAgain))
         self.slots.free(execution)
         if error is not None and is_by_signal(error):
-            raise error  # A signal stops the process: the step runs again in the next process.
+            raise error  # A signal stops the process. The step runs again in the next process.
         live = execution.live
         if execution.dropped or live.is_closed or live.execution is not execution:
             return
@@ -106,7 +106,7 @@ class Steps:
             self._request(op, lambda _written, _error: execution.beat_written())
 
     async def drain(self, grace_s: float) -> None:
-        """Start nothing new. Wait until running code has ended, or for the grace period."""
+        """Start nothing new. Wait until running code has ended, but at most for the grace period."""
         for execution in self.slots:
             execution.flush()
         await self.slots.drain(grace_s)

@@ -1,8 +1,8 @@
-"""A hierarchy as it is stored. Its rows become the view that the machine needs: a run with its children, its rollback
-request, and the requests to give up.
+"""A hierarchy in its stored form. Its rows become the view that the machine needs. The view has a run with its
+children, its rollback request, and the requests to give up.
 
-An engine that recovers a run reads it in this way. An engine that has the run in memory keeps it up to date as rows are
-committed and mail arrives.
+An engine that recovers a run reads the run in this way. An engine that has the run in memory updates the run as rows
+are committed and mail arrives.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from perdure.models.cooperation.sleeps import wake_of
 
 
 class Hierarchy:
-    """Rows by lineage and by message: all rows of one root emission, or the rows that were read for several runs."""
+    """Rows by lineage and by message. They are all rows of one root emission, or the rows that were read for several
+    runs.
+    """
 
     def __init__(
         self,
@@ -41,11 +43,11 @@ class Hierarchy:
         self.messages: Mapping[str, Message] = {message.id: message for message in messages}
         self._runs: dict[str, NewRun] = {}
         self._below: dict[str, list[NewRun]] = {}
-        self._values: dict[str, list[ReturnValue]] = {}  # by the run that has returned them
-        self._rows: dict[str, list[MessageEvent]] = {}  # by the last id of their lineage
+        self._values: dict[str, list[ReturnValue]] = {}  # by the run that returned them
+        self._rows: dict[str, list[MessageEvent]] = {}  # by the last id of the lineage
         self._emitted: dict[str, MessageEvent] = {}
         self._rollback_requests: dict[str, MessageEvent] = {}
-        self._cancelled: dict[str, list[MessageEvent]] = {}  # like _rows
+        self._cancelled: dict[str, list[MessageEvent]] = {}  # by the last id of the lineage
         for run in runs:
             self._runs[run.id] = run
             self._below.setdefault(run.lineage[-2], []).append(run)
@@ -61,7 +63,7 @@ class Hierarchy:
         runs: Iterable[NewRun],
         values: Iterable[ReturnValue] = (),
     ) -> Pieces[Hierarchy]:
-        """Make a hierarchy in pieces: a run with many children has several rows for each of them."""
+        """Make a hierarchy in pieces. A run has several rows for each of its many children."""
         made = cls(messages, (), runs, values)
         yield from made._add(events)
         return made
@@ -88,11 +90,11 @@ class Hierarchy:
         return self._rows.get(lineage[-1], ())
 
     def view(self, run: NewRun, now: int) -> OperationRun:
-        """Return the run as the machine takes it."""
+        """Return the run in the form that the machine uses."""
         return at_once(self.view_in_pieces(run, now))
 
     def view_in_pieces(self, run: NewRun, now: int) -> Pieces[OperationRun]:
-        """Do what `view` does, in pieces: a run may have many children."""
+        """Do what `view` does, in pieces, because a run may have many children."""
         own = tuple(self.own(run.lineage))
         emitted = [row.message_id for row in own if row.type is EventType.EMITTED]
         return OperationRun(
@@ -137,8 +139,9 @@ class Hierarchy:
         return children
 
     def _asks(self, run: NewRun) -> Iterable[Ask]:
-        """Return the requests to give up that concern the run, from the root emission down to the run. Runs above it
-        count only if they were read."""
+        """Return the requests to give up that apply to the run, from the root emission down to the run. A run above it
+        counts only if its rows were read.
+        """
         found: list[Ask] = []
         depth = depth_of(run.lineage)
         id: str | None = run.id
@@ -158,7 +161,7 @@ class Hierarchy:
         return reversed(found)
 
     def cancelled_tokens(self, run: NewRun) -> Iterable[Ask]:
-        """Yield a request to give up for each cancelled token of the run, as far as the tokens' rows were read."""
+        """Yield a request to give up for each cancelled token of the run whose rows were read."""
         for name in token_names(self._emitted[run.message_id].context):
             for row in self._rows.get(CancellationToken(name).scope, ()):
                 if row.exception is not None:

@@ -1,4 +1,6 @@
-"""Strategies: which handlers of a message its emitter waits for, and how long. Subclass `Strategy` to write another."""
+"""Strategies: which handlers of a message its emitter waits for, and for how long. Subclass `Strategy` to write a
+strategy of your own.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from perdure.values.arguments import Duration, checked, span_of
 class Handlers(Struct, frozen=True, kw_only=True):
     """The known handlers of a topic when a message is emitted.
 
-    They are the handlers in the durable registry, handlers that have ever taken a message of the topic, and handlers
-    that were explicitly taken out of the registry.
+    They are the registered handlers, the handlers that have taken a message of the topic before, and the handlers that
+    were retired.
     """
 
     registered: frozenset[str] = frozenset()
@@ -27,14 +29,16 @@ class Handlers(Struct, frozen=True, kw_only=True):
 
 
 class Handler(Protocol):
-    """A child. Only the name of its handler is needed."""
+    """A child of an emitter. Only the name of its handler is used."""
 
     @property
     def handler(self) -> str: ...
 
 
 class Names(Sequence[str]):
-    """The names of children's handlers, read when they are asked for. Their number is known without a loop."""
+    """The names of the children's handlers. They are read only when something asks for them. The number of names is
+    known without a loop.
+    """
 
     def __init__(self, children: Collection[Handler]) -> None:
         self._children = children
@@ -64,10 +68,10 @@ class Names(Sequence[str]):
 
 
 class Pending(Struct, frozen=True, kw_only=True):
-    """The handlers that a suspended run waits for, once no child that was taken is still at work.
+    """The handlers that a suspended run waits for. At this point, every child that was taken has ended.
 
     `missing` are the handlers that have not begun. In a rollback, they are the handlers that have not begun to roll
-    back. `since` is the time at which the run was suspended. Both times are in microseconds since the epoch.
+    back. `since` is the time when the run was suspended. `since` and `now` are in microseconds since the epoch.
     """
 
     missing: Sequence[str]
@@ -78,10 +82,12 @@ class Pending(Struct, frozen=True, kw_only=True):
 
 
 class Strategy:
-    """The base class of strategies. Its methods are called often: they must be quick and pure."""
+    """The base class of strategies. Its methods are called often, so they must be quick and pure."""
 
     def expected(self, topic: str, handlers: Handlers) -> frozenset[str]:
-        """Return the handlers that get a run of their own for a message, in the commit that emits it."""
+        """Return the handlers that get a run for a message. These runs are created in the commit that emits the
+        message.
+        """
         del topic
         return handlers.registered
 
@@ -94,24 +100,24 @@ class Strategy:
         return self.expected(topic, handlers)
 
     def goes_on(self, pending: Pending) -> bool:
-        """Return whether the emitter need not wait for the handlers that have not begun."""
+        """Return whether the emitter may go on without the handlers that have not begun."""
         return not pending.missing or pending.giving_up
 
     def looks_again_at(self, pending: Pending) -> int | None:
-        """Return when `goes_on` may become true just because time has passed, or None."""
+        """Return the time at which `goes_on` may become true only because time has passed, or None."""
         del pending
         return None
 
     def heeds(self, reasons: Sequence[Failure]) -> Sequence[Failure]:
-        """Return the reasons to give up (cancellations, deadlines, a parent's rollback) that count.
+        """Return those reasons to give up that count: cancellations, deadlines, or a parent's rollback.
 
-        If none counts, the run cannot be cancelled, and it rolls back only after it has committed.
+        If no reason counts, the run cannot be cancelled. Then it rolls back only after it has committed.
         """
         return reasons
 
 
 class Registry(Strategy):
-    """Wait for every handler that is registered for the topic, even while its service is down."""
+    """Wait for every handler that is registered for the topic, even if its service is down."""
 
     def __repr__(self) -> str:
         return "Registry()"
@@ -119,7 +125,9 @@ class Registry(Strategy):
 
 @checked(error=InvalidDefinition)
 class TimeWindow(Strategy):
-    """Wait for a time, and then for the handlers that have begun in that time. The other handlers never begin."""
+    """Wait for a certain time. After that, wait only for the handlers that have begun in that time. The other handlers
+    never begin.
+    """
 
     def __init__(self, window: Duration) -> None:
         self.window = span_of(window, "TimeWindow(): the window", error=InvalidDefinition, positive=True)
@@ -127,7 +135,7 @@ class TimeWindow(Strategy):
     def goes_on(self, pending: Pending) -> bool:
         if pending.giving_up:
             return True
-        # Work that has begun must be undone, however long that takes.
+        # Work that has begun must be undone, even if that takes long.
         return not pending.missing if pending.rolling_back else pending.now >= self._end(pending)
 
     def looks_again_at(self, pending: Pending) -> int | None:
@@ -143,7 +151,7 @@ class TimeWindow(Strategy):
 class Historical(Strategy):
     """Wait for the handlers that have taken a message of the topic before.
 
-    Handlers that were taken out of the registry are left out.
+    Handlers that were retired are left out.
     """
 
     def expected(self, topic: str, handlers: Handlers) -> frozenset[str]:
@@ -151,7 +159,7 @@ class Historical(Strategy):
         return handlers.seen - handlers.retired
 
     def joins(self, topic: str, handlers: Handlers) -> frozenset[str]:
-        """Return no handlers: a new handler has no history."""
+        """Return no handlers, because a new handler has no history."""
         del topic, handlers
         return frozenset()
 
@@ -160,14 +168,16 @@ class Historical(Strategy):
 
 
 def waits_for_all(strategy: Strategy) -> bool:
-    """Return whether a run that does not give up waits until no handler is missing, and time alone changes nothing."""
+    """Return whether a run that does not give up waits until no handler is missing. If so, time alone never lets it go
+    on.
+    """
     kind = type(strategy)
     return kind.goes_on is Strategy.goes_on and kind.looks_again_at is Strategy.looks_again_at
 
 
 def minds_each(strategy: Strategy) -> bool:
-    """Return whether the result of `goes_on` may depend on which handlers are missing, or how many.
+    """Return whether the result of `goes_on` may depend on the names or the number of the missing handlers.
 
-    For the strategies in this module it depends only on whether any handler is missing, or on the time.
+    For the strategies in this module, the result depends only on whether a handler is missing, or on the time.
     """
     return type(strategy).goes_on not in (Strategy.goes_on, TimeWindow.goes_on)

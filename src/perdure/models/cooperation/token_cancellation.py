@@ -1,10 +1,10 @@
-"""Cancellation by token: the row that cancels a token, and the runs that were given the token.
+"""Cancellation by token: the row that cancels a token, and the runs that have the token.
 
-The row is a CANCELLATION_REQUESTED of `message_event`, under an id of the token's own. A run has the tokens of the
-context that its message was emitted with. A run finds out whether its tokens are cancelled whenever it is read from the
-store. A run that was given a token is read after the commit that created it, before it begins. The runs to notify are
-searched for after the commit that cancels the token. So either the run finds the cancellation, or the search finds the
-run.
+The row is a CANCELLATION_REQUESTED row of `message_event`. Its scope is the id of the token. A run has the tokens in
+the context with which its message was emitted. When a run is read from the store, it is checked whether its tokens are
+cancelled. A run that got a token with its message is read after the commit that created it, before it begins. The
+search for runs to notify comes after the commit that cancels the token. So either the run finds the cancellation, or
+the search finds the run.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from perdure.ports import RunFilter, Store
 
 _FORWARD: Final = (Status.CREATED, Status.RUNNING, Status.SUSPENDED)
 _SEQ: Final = 0  # the number of every CANCELLATION_REQUESTED row
-_PAGE: Final = 200  # runs that are notified in one commit
+_PAGE: Final = 200  # how many runs are notified in one commit
 
 
 class TokenMembers:
     """Finds runs whose tokens are cancelled.
 
-    A run that inherits a token from the run that emitted its message is notified by that run. So only runs that were
-    given a token with their message are searched for: they have a tag.
+    If a run inherits a token from its emitter, the emitter notifies the run. So the search looks only for runs that got
+    a token with their message. These runs have a tag.
     """
 
     def __init__(self, store: Store, rows: RowCodec, notifications: Notifications) -> None:
@@ -44,7 +44,9 @@ class TokenMembers:
         self._notifications = notifications
 
     async def found(self, op: ops.NotifyMembers, now: int) -> ops.NotifyMembers:
-        """Return the op, with notifications for the next page of runs if the token is cancelled. Raises StoreError."""
+        """Return the op. If the token is cancelled, the op has notifications for the next page of runs. Raises
+        StoreError.
+        """
         if not await self._store.events_at([(op.run_id, 0)]):
             return op
         wanted = RunFilter(
@@ -56,7 +58,7 @@ class TokenMembers:
         return replace(op, at=now, notices=notices, rest=rest)
 
     async def ids(self, token: CancellationToken) -> list[str]:
-        """Return all runs that were given a token and have not ended. Raises StoreError."""
+        """Return all runs that got a token with their message and have not ended. Raises StoreError."""
         wanted = RunFilter(tags={token.tag: GIVEN}, statuses=_FORWARD, limit=_PAGE)
         ids: list[str] = []
         while page := await self._store.list(wanted):
@@ -65,7 +67,7 @@ class TokenMembers:
         return ids
 
     async def notices_for(self, run_ids: Sequence[str], now: int, actor: str) -> tuple[ops.Notify, ...]:
-        """Return notifications for the runs among these that have a cancelled token. Raises StoreError."""
+        """Return notifications for those of these runs that have a cancelled token. Raises StoreError."""
         if not run_ids:
             return ()
         scopes = await read_scopes(self._store, self._rows, run_ids)
@@ -86,7 +88,9 @@ class TokenMembers:
 
 
 def cancellation(token: CancellationToken, *, reason: str, source: str) -> MessageEvent:
-    """Return the row that cancels a token. A token has at most one such row, so the first cancellation counts."""
+    """Return the row that cancels a token. A token has at most one row of this kind, so the first cancellation
+    counts.
+    """
     message = f"token {token.name!r} was cancelled" + (f": {reason}" if reason else "")
     failure = Failure(type=CANCELLATION_REQUESTED, message=message, source=source)
     return MessageEvent(
@@ -99,9 +103,9 @@ def cancellation(token: CancellationToken, *, reason: str, source: str) -> Messa
 
 
 async def read_scopes(store: Store, rows: RowCodec, ids: Sequence[str]) -> StoredScopes:
-    """Return the rows for a decision about these runs: their own rows, and the cancellations of their tokens.
+    """Return the rows that a decision about these runs needs: their own rows, and the cancellations of their tokens.
 
-    The event loop goes on with other work while many rows are decoded. Raises StoreError.
+    While many rows are decoded, the event loop can do other work. Raises StoreError.
     """
     found = await in_turns(rows.read_in_pieces(await store.scopes(ids)))
     await add_cancellations(found, store, rows)

@@ -1,4 +1,6 @@
-"""Topics: channels for messages of one type. Also checks names, and finds where a topic or an operation is defined."""
+"""Topics: channels for messages of one type. This module also checks names, and finds the place where a topic or an
+operation is defined.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,16 @@ class Topic(Generic[M]):
 
     @cached_property
     def schema(self) -> str:
-        """The schema of messages, as text."""
+        """The schema of the topic's messages, as text."""
         try:
             return msgspec.json.encode(msgspec.json.schema(self.type), order="sorted").decode()
         except (TypeError, ValueError, RecursionError):
             return repr(self.type)  # Some types have no schema.
 
     def write(self, message: M) -> str:
-        """Return the message as JSON. Raises InvalidArguments if it is not of the topic's type, UnstorableValue."""
+        """Return the message as JSON. Raises InvalidArguments if the message is not of the topic's type. Raises
+        UnstorableValue.
+        """
         text = to_text(message, f"a message on topic {self.name!r}", ANY_SIZE)
         try:
             self._decode(text)
@@ -67,7 +71,7 @@ class Topic(Generic[M]):
 
 
 def caller() -> str:
-    """Return file and line of the first frame outside the modules that define topics and operations."""
+    """Return the file and the line of the first frame outside the modules that define topics and operations."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame.f_back is not None and (frame.f_code.co_filename in _HERE or is_check(frame)):
         frame = frame.f_back

@@ -1,8 +1,8 @@
-"""Transactional steps of operations. A step's writes to its own tables and its requests (emissions, context, return
-values) are committed together or not at all.
+"""Transactional steps of operations. A step's writes to its own tables, and its requests (emissions, context, return
+values), are committed together or not at all.
 
-The step's transaction stages the step's requests. The run's next commit turns them into rows before anything else: the
-engine that has the run by then begins with the staged requests, whatever the run was asked meanwhile.
+The step's transaction stages the step's requests. The run's next commit turns the staged requests into rows before
+anything else. This also holds if another engine has taken the run, or if the run was asked to give up.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from perdure.models.cooperation.step_execution import StepExecution
 
 
 class Place(Protocol):
-    """Where code runs, as the code itself sees it."""
+    """The place where code runs, from the point of view of the code."""
 
     connection: Any
 
 
 class Call(Protocol):
-    """Code to run with a scope, in the form that the store takes."""
+    """Code to run with a scope, in the form that the store calls."""
 
     def plain(self, scope: Scope) -> NextStep | None: ...
 
@@ -89,7 +89,7 @@ def write_outcome(code: Code, outcome: Returned) -> str:
 
 
 def read_outcome(plan: Plan, text: str, position: str) -> tuple[Code, Returned]:
-    """Return the code that ran, and its requests. Raises Mismatch if the operation no longer has its step."""
+    """Return the code that ran, and its requests. Raises Mismatch if the operation no longer has the step."""
     asked = _decode(text)
     try:
         index = plan.index_of(asked.name)
@@ -122,7 +122,7 @@ def read_outcome(plan: Plan, text: str, position: str) -> tuple[Code, Returned]:
 
 
 def asked(scope: Scope, said: NextStep | None) -> Returned:
-    """Return all requests of code, and close its scope: the code can make no more requests."""
+    """Return all requests of code, and close its scope. After that, the code can make no more requests."""
     scope.is_over = True
     return Returned(said=said, context=scope.context, emissions=tuple(scope.emissions), values=tuple(scope.values))
 
@@ -154,7 +154,7 @@ class _Body:
     def _plain(self, connection: Any) -> Staged:
         name = self._execution.code.name
         scope = self._begin(connection)
-        with suppress(RuntimeError):  # Once the loop is closed, there are no time limits.
+        with suppress(RuntimeError):  # Once the loop is closed, the time limits do not matter.
             self._owner.loop.call_soon_threadsafe(self._execution.arm)
         holds_writer.set(lambda: name if self._is_running else "")
         with without_loop(name):
@@ -173,8 +173,9 @@ class _Body:
             raise
 
     def _begin(self, connection: Any) -> Scope:
-        """Return a new scope. The requests of an earlier call are dropped: nothing of them was committed, or the store
-        would not call the code again."""
+        """Return a new scope. The requests of an earlier call are dropped. They were not committed, because otherwise
+        the store would not call the code again.
+        """
         self.is_called = True
         if not self._fate.reopen():
             raise GivenUp
@@ -211,8 +212,9 @@ class _Body:
 
 
 class Work(Struct, frozen=True, kw_only=True):
-    """The work to do in a transaction. `scope` makes a new scope. `check` returns a failure if the code has asked for
-    something that cannot be done."""
+    """The work to do in a transaction. `scope` is a function that makes a new scope. `check` returns a failure if the
+    code has asked for something that is not possible.
+    """
 
     call: Call
     scope: Callable[[], Scope]
@@ -234,8 +236,9 @@ class Transactions:
         self.loop = asyncio.get_running_loop()
 
     async def run(self, execution: StepExecution, work: Work) -> Returned:
-        """Return the requests of the code, once they are committed with its writes. Raises the errors of the code, and
-        CodecFailed."""
+        """Run the code in a transaction. Return its requests once they are committed together with its writes. Raises
+        the errors of the code. Raises CodecFailed.
+        """
         live, code = execution.live, execution.code
         check_form(self._store.transacts, code.name, is_async=work.is_async)
         fate = execution.fate
@@ -260,5 +263,5 @@ class Transactions:
         return self.read(live.plan, end.staged)[1]
 
     def read(self, plan: Plan, staged: Staged) -> tuple[Code, Returned]:
-        """Return the staged code of a run, and its requests. Raises Mismatch."""
+        """Return the code of a run that staged an outcome, and its requests. Raises Mismatch."""
         return read_outcome(plan, self.codec.decode(staged.value), staged.position)

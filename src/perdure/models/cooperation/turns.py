@@ -1,4 +1,4 @@
-"""Lets many runs go on without blocking the event loop: a bounded number in each of its turns."""
+"""Turns: many runs go on without blocking the event loop, a bounded number in each turn of the loop."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from perdure.models.cooperation.live_run import LiveOperation
 
 log = logging.getLogger("perdure")
 
-BEGUN_AT_ONCE_MAX: Final = 128  # runs in one turn, of those that a commit began or asked to give up
+BEGUN_AT_ONCE_MAX: Final = 128  # in one turn, the number of runs that a commit began or asked to give up
 
 
 class Turns:
-    """Calls the callbacks of runs that go on: at once while they are few, otherwise in later turns.
+    """Calls the callbacks of runs that go on. A few callbacks are called at once, and the rest in later turns of the
+    loop.
 
-    If a callback of a later turn raises, the error is logged and the other runs go on.
+    If a callback in a later turn raises, the error is logged, and the other runs go on.
     """
 
     def __init__(self) -> None:
@@ -27,7 +28,7 @@ class Turns:
 
     @property
     def waiting(self) -> bool:
-        """Whether runs are left for the next turns."""
+        """Whether runs wait for the next turns."""
         return bool(self._backlog)
 
     def soon(self, live: LiveOperation, go_on: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Outcomes of code that are not written yet, since the run is being read again."""
+"""Outcomes of code that are not written yet, because the run is being read again."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from perdure.models.cooperation.step_execution import StepExecution
 
 
 class Landings:
-    """Writes outcomes of code as soon as their runs may go on. Draining waits for these writes."""
+    """Writes the outcomes of code as soon as their runs may go on. Draining the host waits for these writes."""
 
     def __init__(self, slots: Slots[StepExecution]) -> None:
         self._slots = slots
 
     def withdraw(self, live: LiveOperation) -> None:
-        """Keep a run that is asked to give up from beginning a step: code that waits for its turn or a thread never
-        runs."""
+        """Keep a run that was asked to give up from beginning a step. Code that waits for its turn or for a thread
+        never runs.
+        """
         execution: StepExecution | None = live.execution
         if execution is not None and execution.is_forward and execution.withdraw():
             live.execution = None
             self._slots.free(execution)
 
     def land_later(self, live: LiveOperation, landing: Callable[[], None]) -> None:
-        """Write an outcome later, once the run was read again: requests to the run decide what comes next."""
+        """Write an outcome later, once the run was read again. Requests to the run may change what comes next."""
         live.landing = landing
         self._slots.expect(live)
 
     def land(self, live: LiveOperation) -> bool:
-        """Write the outcome that was to be written later. Return whether there was one."""
+        """Write the outcome that was deferred. Return whether there was a deferred outcome."""
         landing, live.landing = live.landing, None
         if landing is None:
             return False

@@ -1,7 +1,7 @@
 """The operations that an engine has, in one or several versions of each.
 
-A handler is a topic and a name, whatever the version of its code: emitters and the registry know nothing of versions.
-Any version can begin a run. The commit that begins it (SEEN) writes the version into the run, and from then on no other
+A handler is a topic and a name, in all versions of its code. Emitters and the registry do not know versions. Any
+version can begin a run. The commit that begins the run (SEEN) stores the version in the run. From then on, no other
 version takes the run.
 """
 
@@ -20,7 +20,9 @@ Handler = tuple[str, str]  # topic, name
 
 
 class Operations(dict[Handler, Operation[Any]]):
-    """Operations by topic and name. Each entry is the version that begins new runs: the version added last."""
+    """Operations by topic and name. Each entry is the version that begins new runs, which is the version that was added
+    last.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +48,9 @@ class Operations(dict[Handler, Operation[Any]]):
         return self._known.get((topic, name), {}).get(version)
 
     def of(self, topic: str, name: str, stored: str, *, is_begun: bool) -> Operation[Any] | None:
-        """Return the code of a run, by the run's stored version, or None if this engine does not have the code."""
+        """Return the code of a run, by the version that is stored with the run. Return None if this engine does not
+        have that code.
+        """
         _, version = read_version(stored)
         return self.exact(topic, name, version) if version or is_begun else self.get((topic, name))
 
@@ -56,10 +60,10 @@ class Operations(dict[Handler, Operation[Any]]):
             yield from versions.values()
 
     def offers(self) -> Iterator[Offer]:
-        """Yield the code of this engine, as the store takes it.
+        """Yield the code of this engine as offers. With offers, the engine asks the store for runs that fit its code.
 
-        Runs that no code has begun are offered to one version only. A hold on one of these runs has that version's
-        fingerprint, and another version must not lift the hold in vain.
+        Runs that have not begun are offered to one version only. A hold on such a run has the fingerprint of that
+        version. If another version lifted the hold, the run would only be held again.
         """
         for (topic, name), versions in self._known.items():
             has_versions = any(versions)

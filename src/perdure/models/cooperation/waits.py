@@ -12,7 +12,7 @@ from perdure.kernel.runs import Run
 from perdure.kernel.status import Status
 from perdure.models.cooperation.live_run import Draft, LiveOperation
 
-UNTIL: Final = "until"  # the position at which a run waits for time to pass
+UNTIL: Final = "until"  # the position of the wait for a time
 
 
 def stored_waits(
@@ -22,9 +22,9 @@ def stored_waits(
     until = draft.until if draft.status is Status.SUSPENDED else None
     draft.until_stored = until
     if draft.wait is not None and until == draft.wait.due_at:
-        until = None  # The wait for the next attempt is enough, unless a deadline is earlier.
-    # For a run that was read from the store, it is not known which waits are stored. Its notifications were read with
-    # it, so the wait that marks new notifications is removed.
+        until = None  # The wait for the next attempt is enough, unless the deadline is earlier.
+    # If the run was read from the store, it is not known which of its waits are stored. Its notifications were read
+    # together with the run, so the wait that marks new notifications is removed.
     gone = [NEWS] if is_loaded and run.status is not Status.CREATED else []
     if draft.staged:
         gone.append(draft.staged)
@@ -44,7 +44,9 @@ def stored_waits(
 
 
 def awaited(live: LiveOperation, draft: Draft) -> tuple[str, ...]:
-    """Return the children that a suspending run needs before it can go on. Empty if any report may be enough."""
+    """Return the children that a suspending run needs before it can go on. The result is empty if any report may be
+    enough.
+    """
     if draft.status is not Status.SUSPENDED or draft.awaits == "any":
         return ()
     window = live.progress.window

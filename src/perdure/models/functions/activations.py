@@ -1,4 +1,6 @@
-"""Activations: they run the code of live runs, turn its progress into ops for the coordinator, and hold unfit runs."""
+"""Activations: they run the code of live runs, turn the progress of runs into ops for the coordinator, and hold runs
+that cannot go on.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ _DETAILS_MAX = 20_000
 
 
 class Activations:
-    """Activates runs, and passes their progress to the coordinator. A failure in one run does not affect others."""
+    """Activates runs, and passes their progress to the coordinator. A failure in one run does not affect other runs."""
 
     def __init__(self, parts: HostParts, runs: LiveRuns, blame: Blame) -> None:
         self._clock = parts.clock
@@ -45,14 +47,17 @@ class Activations:
         return live
 
     def guarded(self, live: LiveRun, activate: Callable[..., None], *args: Any) -> None:
-        """Activate a run. If that raises, hold the run."""
+        """Activate a run. If the activation raises, hold the run."""
         try:
             activate(live, *args)
         except Exception as error:  # noqa: BLE001 - the hold names the error
             self.set_aside(live, error)
 
     def write(self, live: LiveRun, advance: Advance) -> None:
-        """Enqueue a run's advance. The run's new requests wait at its gate until the advance is committed."""
+        """Enqueue a run's advance.
+
+        The requests of this advance wait at the run's gate until the advance is committed.
+        """
         if self._leaving:
             self._leaving.discard(live.id)
         if self._blame.watched and advance.entries:
@@ -73,7 +78,7 @@ class Activations:
             self.hold(live.id, live.claim, f"engine bug: {error!r}", to_failure(error).stack, live)
 
     def hold(self, run_id: str, claim: int, reason: str, details: str = "", live: LiveRun | None = None) -> None:
-        """Hold a run as blocked, until fitting code is deployed or a person decides."""
+        """Hold a run as blocked, until code that fits is deployed or a person decides."""
         if live is not None:
             live.ended = True
         hold = Hold(

@@ -1,7 +1,7 @@
-"""Answers to the requests of runs, except steps and sleeps.
+"""Answers to the requests of runs. Steps and sleeps are handled elsewhere.
 
-The answers are events, ends of runs, timers among several options, and the ids of children. Everything here happens in
-plain callbacks of the process's loop.
+An answer is an event, the end of a run, a timer that is one of several options, or the id of a child. Everything here
+happens in plain callbacks of the process's loop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _AWAITING_MAX = 10_000
 
 
 class Answers:
-    """Handles the requests of a host's runs, and hands the runs the answers."""
+    """Handles the requests of a host's runs, and hands the answers to the runs."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class Answers:
         self._activations = activations
         self._slots = slots
         self._background = background
-        # Runs that have begun to wait only for the ends of runs that they have handles of. The deadlock watch empties
-        # it.
+        # Runs that have begun to wait, and wait only for the ends of other runs. The deadlock watch takes the runs out
+        # of this dict.
         self.awaiting: dict[str, None] = {}
 
     def arm(self, live: LiveRun, asks: Sequence[Ask]) -> None:
@@ -77,8 +77,8 @@ class Answers:
     def _option_due(self, live: LiveRun, ask: Ask, option: int) -> None:
         """Handle a due timer among the options of a wait.
 
-        If an event may have won the wait, the coordinator decides. The timer stays in `timers` until an option has won,
-        because the run may be released before that.
+        If an event may have won the wait already, the coordinator decides. The timer stays in `timers` until an option
+        has won, because the run may be released before then.
         """
         if live.ended or self._slots.is_closed or live.asks.get(ask.position) is not ask:
             return
@@ -91,7 +91,7 @@ class Answers:
             self.deliver(live, Deliver(live.id, ask.position, option))
 
     def deliver(self, live: LiveRun, effect: Deliver) -> None:
-        """Hand a run the event, the end of a run or the timer that has won its wait at a position."""
+        """Hand a run the winner of its wait at a position: an event, the end of a run, or a timer."""
         ask = live.asks.get(effect.position)
         if ask is None or live.ended or self._slots.is_closed:
             return
@@ -109,7 +109,8 @@ class Answers:
         consumed: tuple[str, ...] = ()
         has_failed = outcome is not None and outcome[0].status is not Status.SUCCEEDED
         if target is not None and outcome is not None and has_failed and outcome[0].parent_id == live.id:
-            consumed = (target,)  # Only the parent consumes a failure. Other runs that wait for it leave it in place.
+            # Only the parent consumes a failure. Other runs that wait for the failed run do not consume it.
+            consumed = (target,)
         if target is not None and ask.kind == "child":
             if has_failed or outcome is None:
                 error = child_failed(target, outcome, self._codec)
@@ -134,9 +135,10 @@ class Answers:
         self._activations.write(live, live.ask_done(ask, text, None, at=at, read=read, consumed=consumed))
 
     def _set_event_aside(self, live: LiveRun, ask: Ask, event: Event, wrong: str) -> None:
-        """Make a dead letter of an event that does not fit the event class of the wait. The run waits on.
+        """Make an event a dead letter, because it does not fit the event class of the wait. The run keeps waiting.
 
-        A crash before the commit leaves the event where it was. It is set aside when the run is back in memory.
+        If a crash comes before the commit, the event stays where it was. Then it becomes a dead letter when the run is
+        in memory again.
         """
         log.warning(
             "run %s waits on: %s. The event is now a dead letter: send a fitting event, or fix the class and replay it",
@@ -144,7 +146,8 @@ class Answers:
             wrong,
         )
         at = live.time(self._clock.now())
-        # A retained event belongs to all runs that wait for it: each run that cannot read it has its own dead letter.
+        # A retained event belongs to all runs that wait for it. So each run that cannot read the event gets its own
+        # dead letter.
         letter_id = event.id if event.consumed else f"{event.id}@{live.id}"
         letter = DeadLetter(
             id=letter_id,
@@ -173,7 +176,7 @@ class Answers:
         self.arm(live, [ask])
 
     async def _fetch_end(self, live: LiveRun, ask: Ask, effect: Deliver) -> None:
-        """Read the outcome of a run that this run has waited for."""
+        """Read the outcome of a run that this run has waited for, and hand it over."""
         target = effect.target or ""
         try:
             stored = (await self._store.get([target])).get(target)
@@ -184,7 +187,8 @@ class Answers:
         finally:
             live.fetching -= 1
             if self._runs.has(live):
-                self._runs.rests(live)  # Meanwhile the run may have been chosen for eviction, and could not leave.
+                # The run could not leave memory while the outcome was being read, so offer it for eviction again.
+                self._runs.rests(live)
         if stored is not None and stored.run.status not in FINISHED:
             asyncio.get_running_loop().call_soon(self._wait_again, live, ask)
             return
@@ -194,8 +198,8 @@ class Answers:
     def _deliver_again(self, live: LiveRun, effect: Deliver) -> None:
         """Deliver an outcome that could not be read the first time, if this live run is still in memory.
 
-        If the run was replayed meanwhile, its code has asked again. If the run has continued as another call, the
-        position belongs to another request.
+        If the run was replayed in the meantime, its code has asked again. If the run has continued as another call, the
+        position now belongs to another request.
         """
         if self._runs.has(live):
             self.deliver(live, effect)
@@ -205,10 +209,10 @@ class Answers:
             self._activations.guarded(live, self._go_on_with, ask, replace(effect, outcome=ended))
 
     def _wait_again(self, live: LiveRun, ask: Ask) -> None:
-        """Store a wait again, because the run that won it has not ended: another run of the wait has, or the winner was
-        retried.
+        """Store a wait again, because the run that won it has not ended. Either another run of the wait has ended
+        instead, or the winner was retried.
 
-        The first of the wait's runs that has ended then wins the wait.
+        Then the first run of the wait that has ended wins.
         """
         if self._runs.has(live) and live.asks.get(ask.position) is ask and not live.ended:
             live.gate.append(lambda: None)
@@ -220,8 +224,9 @@ class Answers:
             )  # fmt: skip
 
     async def _start_child(self, live: LiveRun, ask: Ask) -> None:
-        """Start a child under an id that the workflow gave. The id may belong to an existing run, and to a different
-        start."""
+        """Start a child under an id that the workflow chose. A run with this id may exist already, and may have been
+        started with another call.
+        """
         start = start_of(live, ask, ask.what.id, live.time(self._clock.now()))
         error: PerdureError | None = None
         try:

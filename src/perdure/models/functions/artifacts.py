@@ -29,15 +29,16 @@ from perdure.values.json import to_text
 
 INLINE_BYTES_MAX: Final = 32 * 1024  # larger content is stored in chunks
 CHUNK_BYTES: Final = 1024 * 1024
-STAGED_MAX: Final = 1_000  # by one attempt of a step
-STAGED_BYTES_MAX: Final = 16 * 1024 * 1024  # by one attempt, without files
+STAGED_MAX: Final = 1_000  # artifacts that one attempt of a step may stage
+STAGED_BYTES_MAX: Final = 16 * 1024 * 1024  # bytes that one attempt of a step may stage, not counting files
 _JSON: Final = "application/json"
 _MARK: Final = '{"perdure.staged":'
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """An artifact that is not staged yet. Its content is `data`. The content of a file was sent ahead, in `chunks`
-    chunks."""
+    """An artifact that is not staged yet. Its content is `data`. The content of a file is already in the store, in
+    `chunks` chunks.
+    """
 
     name: str
     type: str
@@ -57,13 +58,14 @@ class ArtifactOutput(Output, frozen=True, kw_only=True):
     by: str = ""
 
 
-STAGED: Final = "perdure.staged"  # marks a journaled result that lists the artifacts of its step
+STAGED: Final = "perdure.staged"  # marks a journaled result that also lists the artifacts of its step
 
 
 class StagingResult(Struct, frozen=True):
-    """A step's result in the journal of a graph's run, with the ids of the artifacts that the step has staged, by name.
+    """A step's result in the journal of a graph's run, with the ids of the artifacts that the step has staged. The ids
+    are listed by artifact name.
 
-    A replay reads the ids from here, so that expressions see the same ids again.
+    A replay reads the ids from this result, so that expressions see the same ids again.
     """
 
     staged: dict[str, str] = field(name=STAGED)
@@ -76,7 +78,9 @@ class _StoredResult(Struct, frozen=True):
 
 
 def read_result(text: str) -> tuple[str, dict[str, str]]:
-    """Return the result in a journal entry of a graph's run, as JSON, and the ids of the artifacts staged with it."""
+    """Return the result in a journal entry of a graph's run, as JSON, and the ids of the artifacts that were staged
+    with it.
+    """
     if not text.startswith(_MARK):
         return text, {}
     found = from_json(text, type=_StoredResult)
@@ -84,17 +88,18 @@ def read_result(text: str) -> tuple[str, dict[str, str]]:
 
 
 def marked(value: Any) -> Any:
-    """Return the result of a graph's step that has staged nothing, as it is journaled.
+    """Return the form in which the result of a graph's step is journaled if the step has staged nothing.
 
-    A value that happens to look like a marked result is wrapped, so that it is read back unchanged. Values come from
-    outside, so any value is possible.
+    A value that looks like a StagingResult by accident is wrapped, so that it is read back unchanged. The value may
+    come from outside, so any value is possible.
     """
     return StagingResult({}, value) if isinstance(value, Mapping) and STAGED in value else value
 
 
 def draft_of(name: str, value: Any, type: str, media_type: str | None, payload_max: int) -> Draft:
-    """Return the draft of an artifact: text and bytes as they are, other values as JSON. Raises InvalidArguments,
-    UnstorableValue."""
+    """Return the draft of an artifact. Text and bytes stay as they are, and any other value becomes JSON. Raises
+    InvalidArguments, UnstorableValue.
+    """
     check_names(name, type, media_type)
     if isinstance(value, (bytes, bytearray, memoryview)):
         form, data, usual = "bytes", bytes(value), "application/octet-stream"
@@ -151,7 +156,10 @@ def _checked_json(text: str, name: str) -> str:
 
 
 def sealed(data: bytes, codec: Codec) -> bytes:
-    """Return a chunk as it is stored. A codec takes text, so the bytes are first encoded as base64."""
+    """Return a chunk in the form in which it is stored.
+
+    A codec takes text, so the bytes are first encoded as base64.
+    """
     return data if type(codec) is PlainCodec else codec.encode(b64encode(data).decode()).encode()
 
 
@@ -160,7 +168,9 @@ def unsealed(data: bytes, codec: Codec) -> bytes:
 
 
 def brought(artifact: Artifact, draft: Draft, codec: Codec, staged: ArtifactWrites) -> None:
-    """Add an artifact to the writes of an op, with its content: in the row if it is small text, otherwise in chunks."""
+    """Add an artifact with its content to the writes of an op. Small text is stored in the row, and other content in
+    chunks.
+    """
     if draft.chunks:
         artifact = replace(artifact, chunks=draft.chunks)
     elif draft.form != "bytes" and draft.size <= INLINE_BYTES_MAX:
@@ -181,12 +191,12 @@ def brought(artifact: Artifact, draft: Draft, codec: Codec, staged: ArtifactWrit
 
 @checked
 async def stage(name: str, value: Any, *, type: str = "", media_type: str | None = None, by: str = "") -> None:
-    """Stage an artifact of this run: text as it is, any other value as JSON.
+    """Stage an artifact of this run. Text stays as it is, and any other value becomes JSON.
 
-    The artifact is published, as the next version of its name, in the commit in which the run succeeds. A run that
-    fails or is cancelled never publishes anything. A replay does not stage the artifact again. `by` names the part of
-    the workflow that made it. Read it with `engine.artifacts.read(name)`. Raises UnstorableValue, InvalidArguments,
-    NotInWorkflow; Misuse for bytes, which only a step can stage.
+    The artifact is published in the commit in which the run succeeds, as the next version of its name. A run that fails
+    or is cancelled never publishes anything. A replay does not stage the artifact again. `by` names the part of the
+    workflow that made the artifact. Read the artifact with `engine.artifacts.read(name)`. Raises UnstorableValue,
+    InvalidArguments, NotInWorkflow. Raises Misuse for bytes, because only a step can stage bytes.
     """
     if running_loop() is None and in_step.get(None) is not None:
         raise Misuse(f"this belongs in a workflow; in a step use current_step().stage({name!r}, …)")
@@ -205,8 +215,9 @@ def artifact_output(draft: Draft, by: str) -> ArtifactOutput:
 
 
 class Stager:
-    """The artifacts that one attempt of a step has staged so far. `files` are the ids of the artifacts whose chunks
-    were sent ahead."""
+    """The artifacts that one attempt of a step has staged so far. `files` are the ids of the artifacts whose chunks are
+    already in the store.
+    """
 
     __slots__ = ("_size", "drafts", "files")
 

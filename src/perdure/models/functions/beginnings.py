@@ -1,5 +1,6 @@
-"""Beginnings of runs, in pieces. A run that asks for ten thousand children takes several turns of the event loop, and
-other runs go on meanwhile."""
+"""The first activations of runs, in pieces. A run that asks for ten thousand children needs several turns of the event
+loop, and other runs go on between these turns.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +17,11 @@ from perdure.ports import Clock
 
 
 class Beginnings:
-    """Does the first piece of each run at once, and one more piece in each turn of the loop. Most runs have one piece.
+    """Does the first piece of each run's first activation at once, and one more piece in each later turn of the loop.
+    Most runs have one piece.
 
-    Nothing of a run that begins is committed yet, so nothing is handed to it. Closing the run ends its beginning.
+    Nothing of the run is committed before its first activation has ended, so nothing is handed to the run until then.
+    Closing the run ends its first activation.
     """
 
     def __init__(self, clock: Clock, activations: Activations, gate: Gate) -> None:
@@ -28,17 +31,17 @@ class Beginnings:
         self._gate = gate
 
     def take(self, live: LiveRun, run: Run, input: str) -> None:
-        """Begin a run's code."""
+        """Begin to run a run's code."""
         commands = live.begin(input, run.started_at or run.created_at)
         if commands is None or commands.asks:
             self._go_on(live, live.begin_on(commands, self._clock.now))
         elif commands.end is None and not (commands.timers or commands.outputs) and not live.idle:
-            self._gate.release(live, commands)  # Only steps, and everything before them is committed.
+            self._gate.release(live, commands)  # The commands are only steps, and everything before them is committed.
         else:
             self._activations.write(live, live.advance(commands, live.time(self._clock.now()), "started"))
 
     def _go_on(self, live: LiveRun, work: Pieces[Advance | Commands]) -> None:
-        """Do one piece now, and the remaining pieces in later turns."""
+        """Do one piece now, and the remaining pieces in later turns of the loop."""
         self.open.discard(live.id)
         if live.ended:
             return

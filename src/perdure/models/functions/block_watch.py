@@ -1,8 +1,8 @@
-"""The block watch: it notices when code blocks the process's event loop, and logs which step that is.
+"""The block watch notices when code blocks the process's event loop, and logs which step blocks it.
 
-The loop notes the time regularly, and a thread checks whether it still does. A blocked loop does not cost the engine
-its runs, because the engine's heartbeat is not sent from this loop. But everything else in the process stands still
-meanwhile.
+The loop notes the time regularly. A thread checks whether the loop still does that. A blocked loop does not cost the
+engine its runs, because another thread sends the engine's heartbeat. But everything else in the process stands still
+until the loop goes on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ADVICE: Final = "make it a plain function, which runs in a thread, or await wha
 
 
 class BlockWatch:
-    """Warns when the running loop is blocked for `warn_s`, and once more when it goes on."""
+    """Warns when the running loop has been blocked for `warn_s`, and again when the loop goes on."""
 
     def __init__(self, warn_s: float) -> None:
         self._warn_s = warn_s
@@ -56,8 +56,8 @@ class BlockWatch:
             if blocked_s < self._warn_s or self._culprit:
                 continue
             if suspected_at != self._seen_at:
-                # The whole process may have been stopped for a while. In that case the loop runs again now, so look
-                # once more.
+                # The whole process may have been stopped for a while, for example by the operating system. Then the
+                # loop runs again now, so look once more before warning.
                 suspected_at = self._seen_at
                 continue
             frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
@@ -68,13 +68,15 @@ class BlockWatch:
 
 
 def culprit(frame: FrameType) -> str:
-    """Return the work of a thread at this frame, as a text: the step, if it runs one, and the place in the code."""
+    """Return a text about the work that a thread does at this frame: the step, if the thread runs a step, and the place
+    in the code.
+    """
     place = traceback.extract_stack(frame, limit=1)[0]
     where = f"{place.filename}:{place.lineno}, in {place.name}"
     outer: FrameType | None = frame
     while outer is not None:
         job: StepJob | None = outer.f_locals.get("job") if outer.f_code in Carriers.frames else None
-        if job is not None and job.coroutine is not None:  # It is None once the step has ended.
+        if job is not None and job.coroutine is not None:  # The coroutine is None once the step has ended.
             return f"{job.label} ({where})"
         outer = outer.f_back
     return f"code outside of any step ({where})"

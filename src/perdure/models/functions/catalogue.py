@@ -1,5 +1,6 @@
-"""The catalogue of the workflows that a store's engines have. Starts by name use it, and steps that choose a
-workflow."""
+"""The catalogue: the workflows that the engines of a store have. It is used by starts by name, and by steps that choose
+a workflow.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ class Catalogue:
     async def version(self, name: str, *, hint: str = "") -> str:
         """Return the version of a workflow on the engine that started last. Engines without the workflow do not count.
 
-        Raises UnknownWorkflow, with the hint in its message; InvalidArguments if only an operation has this name;
-        StoreError.
+        Raises UnknownWorkflow, with the hint in its message. Raises InvalidArguments if only an operation has this
+        name. Raises StoreError.
         """
         versions = await self._versions(name)
         if not versions:
@@ -62,7 +63,7 @@ class Catalogue:
         if not found or self._known.get((name, found[-1])) is not None:
             return found
         topics = {row.topic for row in (await self._store().handlers()).handlers if row.name == name}
-        # An operation is listed with its topic.
+        # An engine lists an operation with its topic as the version.
         versions = [version for version in found if read_version(version)[0] not in topics]
         if not versions:
             raise InvalidArguments(

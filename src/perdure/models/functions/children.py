@@ -1,4 +1,4 @@
-"""Children: runs that a run starts, and waits for or leaves to themselves."""
+"""Children: runs that another run starts. The parent may wait for them or not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 class ChildHandle(RunChoice[R]):
-    """A handle of a run, for the code of another run. `first` can wait for it."""
+    """A handle of a run, for use in the code of another run. `first` can wait for a handle."""
 
     __slots__ = ()
 
@@ -28,7 +28,7 @@ class ChildHandle(RunChoice[R]):
         return self.run_id
 
     async def result(self) -> R:
-        """Wait durably until the run has ended, and return its result. Raises ChildFailed unless it succeeded."""
+        """Wait durably until the run has ended, and return its result. Raises ChildFailed unless the run succeeded."""
         ended: RunEnded[R] = await first(self)
         return ended.result()
 
@@ -45,10 +45,10 @@ async def start(
     tags: Mapping[str, str] | None = None,
     deadline: Duration | None = None,
 ) -> ChildHandle[R]:
-    """Start a child, and return its handle without waiting for the child.
+    """Start a child, and return its handle at once.
 
-    If the child fails, this run notices only if it waits for the child. The child is cancelled when this run is
-    cancelled, unless `detached`. With an `id` the start is idempotent, as `Engine.start` is.
+    If the child fails, this run notices only if it waits for the child. When this run is cancelled, the child is
+    cancelled too, unless it is `detached`. With an `id` the start is idempotent, as `Engine.start` is.
     """
     loop = require_loop("start")
     if not isinstance(call, RunCall):
@@ -67,7 +67,7 @@ async def start(
 
 
 def _span_us(deadline: Duration, now: int) -> int:
-    """Return a child's deadline in microseconds from its start. Raises InvalidArguments."""
+    """Return a child's deadline in microseconds after its start. Raises InvalidArguments."""
     span = span_of(deadline, "a child's deadline, from its start on,") // timedelta(microseconds=1)
     if now + span >= NEVER_US:
         raise InvalidArguments(f"the deadline {deadline!r} is beyond the year 9999; leave it out for none at all")
@@ -76,5 +76,5 @@ def _span_us(deadline: Duration, now: int) -> int:
 
 @checked
 def run_of(run_id: str) -> ChildHandle[Any]:
-    """Return a handle of any run, by its id, to wait for its end with `first` or `result()`."""
+    """Return a handle of any run, by its id. Wait for the run's end with `first` or `result()`."""
     return ChildHandle(checked_text(run_id, "a run's id"), None)

@@ -1,5 +1,6 @@
-"""Closings of runs, in pieces. It takes several turns of the event loop to close a run with many tasks, and other runs
-go on meanwhile."""
+"""The closing of runs, in pieces. Closing a run with many tasks takes several turns of the event loop, and other runs
+go on between these turns.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +14,15 @@ log = logging.getLogger("perdure")
 
 
 class Closings:
-    """Does the first piece of each closing at once. Most closings have only one piece. The others are finished one
-    after the other, one piece in each turn of the loop."""
+    """Does the first piece of each closing at once. Most closings have only one piece. The longer closings are finished
+    one after the other, one piece in each turn of the loop.
+    """
 
     def __init__(self) -> None:
         self._open: dict[Pieces[None], str] = {}
 
     def begin(self, run_id: str, work: Pieces[None]) -> None:
-        """Close a run. Nothing may be handed to it any more."""
+        """Close a run. After this call, nothing may be handed to the run."""
         if self._is_more(run_id, work):
             if not self._open:
                 asyncio.get_running_loop().call_soon(self._go_on)
@@ -28,7 +30,7 @@ class Closings:
 
     def _go_on(self) -> None:
         if not self._open:
-            return  # `finish` has closed them all.
+            return  # `finish` has closed all runs.
         work, run_id = next(iter(self._open.items()))
         if not self._is_more(run_id, work):
             del self._open[work]
@@ -37,7 +39,7 @@ class Closings:
 
     @staticmethod
     def _is_more(run_id: str, work: Pieces[None]) -> bool:
-        """Do the next piece. Returns whether there is another."""
+        """Do the next piece. Returns whether another piece is left to do."""
         try:
             next(work)
         except StopIteration:
@@ -53,7 +55,7 @@ class Closings:
             await asyncio.sleep(0)
 
     def finish(self) -> None:
-        """Close all remaining runs at once, because the engine ends, and perhaps the event loop with it."""
+        """Close all remaining runs at once, because the engine ends and the event loop may end too."""
         while self._open:
             work, run_id = self._open.popitem()
             try:

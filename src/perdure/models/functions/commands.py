@@ -2,8 +2,8 @@
 
 An activation without an `end` leaves the run suspended. outcomes.py turns an `end` into the run's outcome.
 
-positions.py defines the positions. Times are in microseconds. Nothing here knows how a step is run or where a timer is
-kept.
+positions.py defines the positions. Times are in microseconds. This module does not know how a step is run, or where a
+timer is kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class StepRequest(Struct, frozen=True):
 
 
 class TimerRequest(Struct, frozen=True):
-    """A timer that outlived the activation that set it. The `name` of asyncio's timers is "timer"."""
+    """A timer that is still set when its activation ends. asyncio's own timers have the `name` "timer"."""
 
     position: str
     name: str
@@ -33,10 +33,10 @@ class TimerRequest(Struct, frozen=True):
 
 
 class Ask(Struct, frozen=True):
-    """Any other request that workflow code awaits. `what` is passed on unchanged.
+    """Any request that is not a step or a timer. `what` is passed on unchanged.
 
-    The `kind` says what it is: an event or one of several things (wait), a child's result (child), a child's id
-    (start), the answer to a task (task), the registration of a compensation (compensate).
+    The `kind` says what the code asks for: an event or the first of several things (wait), a child's result (child), a
+    child's id (start), the answer to a task (task), or the registration of a compensation (compensate).
     """
 
     position: str
@@ -47,7 +47,7 @@ class Ask(Struct, frozen=True):
 
 
 class ChildCall(Struct, frozen=True):
-    """The child that a request is about. `bond` is its tie to the parent: awaited, started or detached."""
+    """The child that a request is about. `bond` is the child's tie to its parent: awaited, started or detached."""
 
     workflow: Any
     input: str
@@ -55,14 +55,14 @@ class ChildCall(Struct, frozen=True):
     id: str | None = None
     tags: Mapping[str, str] = {}
     deadline_us: int | None = None
-    digest: str = ""  # of its arguments
+    digest: str = ""  # the digest of the child's arguments
 
 
 class Output(Struct, frozen=True):
     """A value that workflow code publishes under a key, or appends to a stream, as JSON.
 
-    An output is not answered, and has no position. `mark` is the completion number of the activation that made it, and
-    its number in that activation.
+    An output gets no answer, and has no position. `mark` consists of the completion number of the activation that made
+    the output, and the output's number in that activation.
     """
 
     name: str
@@ -93,9 +93,9 @@ class Raised(Struct, frozen=True):
 class Commands(Struct):
     """The requests of one activation, each kind in program order.
 
-    With `end`, the run asks for nothing more: everything else except `outputs` is empty. `only_steps` says that
-    everything except `steps` is empty, as in most activations. Withdrawn positions belong to requests of earlier
-    activations. A request that is made and withdrawn in the same activation does not appear.
+    If `end` is set, the run asks for nothing more, and everything else except `outputs` is empty. `only_steps` says
+    that everything except `steps` is empty. Most activations are like that. Withdrawn positions belong to requests of
+    earlier activations. A request that is made and withdrawn in the same activation does not appear.
     """
 
     steps: Sequence[StepRequest] = ()
@@ -113,7 +113,9 @@ Request = TypeVar("Request")
 
 
 class Outstanding(Generic[Request]):
-    """A live view of the requests that are not answered yet, in the order of asking. `in` takes a position."""
+    """A live view of the requests that are not answered yet, in the order in which they were made. `position in
+    outstanding` tests whether a request is outstanding at that position.
+    """
 
     __slots__ = ("_asked",)
 

@@ -1,4 +1,4 @@
-"""The gate: a run's requests may have effects outside only after the run's progress before them is committed."""
+"""The gate: a run's requests may have outside effects only after the run's earlier progress is committed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Gate:
         self._answers = answers
 
     def proceed(self, run_id: str) -> None:
-        """Perform the requests of a run's earliest pending advance, which is now committed."""
+        """The earliest pending advance of a run is now committed: perform its requests."""
         live = self._live.get(run_id)
         if live is None or not live.gate:
             return
@@ -43,7 +43,7 @@ class Gate:
                     self._runs.rests(live)
 
     def release(self, live: LiveRun, commands: Commands) -> None:
-        """Perform the requests of an activation. Called when the advance with these commands is committed."""
+        """Perform the requests of an activation whose advance is now committed."""
         if not commands.only_steps:
             for position in commands.steps_cancelled:
                 self._steps.stop(live, position)

@@ -1,5 +1,6 @@
-"""Compensations: the calls that a workflow registers with `compensate`. If the workflow fails or is cancelled, they are
-made in reverse order."""
+"""Compensations: the calls that a workflow registers with `compensate`. If the workflow fails or is cancelled, these
+calls are made in reverse order.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +17,30 @@ from perdure.models.functions.define import RunCall, StepCall
 from perdure.values.arguments import checked
 from perdure.values.digests import digest_of
 
-BRANCH = "undo."  # the prefix of the positions of a rollback
+BRANCH = "undo."  # the prefix of the positions that a rollback uses
 
 R = TypeVar("R")
 
 
 class Compensation(Struct, frozen=True):
-    """A step or a workflow that undoes something, with its arguments as they were when it was registered.
+    """A step or a workflow that undoes something, with a copy of its arguments from the time of the registration.
 
-    `rest` is workflow code that gets the result of the call. It may wait, and ends before the next compensation begins.
+    `rest` is workflow code that gets the result of the step. `rest` may wait. The next compensation begins after `rest`
+    has ended.
     """
 
     target: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     input: str
-    digest: str = ""  # of its arguments
+    digest: str = ""  # the digest of its arguments
     rest: Callable[[Any], Coroutine[Any, Any, None]] | None = None
 
     @property
     def text(self) -> str:
-        """The value of its journal entry, for people to read. A rollback takes the call from the code instead."""
+        """The value of its journal entry, which is only for people to read. A rollback does not read this value; it
+        takes the call from the code.
+        """
         return f'{{"call":{to_json(self.target.name).decode()},"input":{self.input}}}'
 
 
@@ -44,17 +48,18 @@ class Compensation(Struct, frozen=True):
 async def compensate(call: StepCall[Any] | RunCall[Any]) -> None:
     """Register a call to make if the run fails or is cancelled: a step, or a workflow as a child.
 
-    The last registered call is made first. If a call raises, the rollback ends or goes on, as
-    `@workflow(compensation=…)` says. The registration becomes durable together with the results before it. So register
-    a compensation right after the work that it undoes.
+    The last registered call is made first. If a call raises, `@workflow(compensation=…)` says whether the rollback ends
+    there or goes on. The registration becomes durable together with the results before it. So register a compensation
+    right after the work that it undoes.
     """
     await _register(call, None)
 
 
 async def compensate_and_wait(call: StepCall[R], rest: Callable[[R], Coroutine[Any, Any, None]]) -> None:
-    """Register a compensation that takes longer than a step should.
+    """Register a compensation that may take longer than a step should.
 
-    The step requests the work, and `rest`, which is workflow code, waits for it durably. Otherwise like `compensate`.
+    The step requests the work. `rest` is workflow code that waits durably until the work is done. Everything else is as
+    for `compensate`.
     """
     await _register(call, rest)
 
@@ -69,7 +74,7 @@ async def _register(
         target = call.workflow
     else:
         raise Misuse(f"compensate() takes a called step or workflow, as in compensate(release(seat)), not {call!r}")
-    call.close()  # also if its arguments are refused
+    call.close()  # The coroutine is closed even if the arguments are refused.
     input = target.signature.write(call.args, call.kwargs, loop.payload_max)
     args, kwargs = target.signature.read(input)
     digest = digest_of(target.signature, call.args, call.kwargs) if loop.has_digests else ""
@@ -80,14 +85,14 @@ def is_waiting(waits: Iterable[Wait], now: int) -> bool:
     """Return whether a run that rolls back waits for something, according to its stored waits.
 
     It may wait for a timer, an event, a child, a task, or the next attempt of a step. Compensations are made one after
-    the other, so nothing else goes on meanwhile. The stored wait for a step's next attempt stays while that attempt
-    runs, and so do the stored details of a step's heartbeats. These rows do not count as waiting.
+    the other, so the run does nothing else while it waits. While a step's next attempt runs, the row of its wait is
+    still stored. The details of a step's heartbeats are stored as a wait too. Neither of these rows counts as waiting.
     """
     return any(wait.kind != "beat" and (wait.kind != "retry" or (wait.due_at or 0) > now) for wait in waits)
 
 
 async def roll_back(compensations: Sequence[Compensation], policy: str) -> None:
-    """Make all compensations, the last one first. Raises RollbackFailed if one of them failed."""
+    """Make all compensations, the last registered compensation first. Raises RollbackFailed if one of them failed."""
     failures: list[tuple[str, Exception]] = []
     for compensation in reversed(compensations):
         try:

@@ -28,8 +28,8 @@ E = TypeVar("E", bound=BaseException)
 class CurrentRun:
     """The run that the calling workflow code belongs to.
 
-    All its values are the same in every replay. So it has no tags and no attempt number, because these change. After
-    `continue_as`, `random` and `uuid4` give other values than before.
+    All its values are the same in every replay. So it has no tags and no attempt number, because these may change.
+    After `continue_as`, `random` and `uuid4` give new values.
     """
 
     __slots__ = ("_loop", "id", "random", "workflow")
@@ -41,19 +41,19 @@ class CurrentRun:
         self.random = random.Random(f"{id}@{loop.life}" if loop.life else id)
 
     def now(self) -> datetime:
-        """Return the time at which the run was last handed a result. It stands still between steps."""
+        """Return the time at which the run last received a result. This time stands still until the next result."""
         return to_datetime(self._loop.now())
 
     def uuid4(self) -> uuid.UUID:
-        """Return a random id that is the same in every replay. After `continue_as` the ids differ."""
+        """Return a random id that is the same in every replay. After `continue_as`, it returns new ids."""
         return uuid.UUID(int=self.random.getrandbits(128), version=4)
 
 
 def current_run() -> CurrentRun:
-    """Return the run that this code belongs to. Raises NotInWorkflow outside workflow code, also in steps."""
+    """Return the run that this code belongs to. Raises NotInWorkflow outside workflow code, and also in steps."""
     loop = require_loop("current_run")
     if not isinstance(loop.about, CurrentRun):
-        # Made when it is first needed, since seeding its random generator takes a while.
+        # Created when it is first needed, because seeding its random generator takes a while.
         loop.about = CurrentRun(loop, id=loop.run_id, workflow=loop.about)
     return loop.about
 
@@ -67,8 +67,9 @@ def require_loop(verb: str) -> WorkflowLoop:
 
 
 def timed_out(error: E) -> E:
-    """Mark an exception as raised by the timeout that has just elapsed, and return it. If the run fails with this
-    exception, a retry of the run begins the timeout anew."""
+    """Mark an exception as raised by a timeout that has just elapsed, and return the exception. If the run fails with
+    this exception, a retry of the run restarts the timeout.
+    """
     loop = running_loop()
     if loop is not None and loop.elapsed:
         mark(error, loop.elapsed)
@@ -76,7 +77,7 @@ def timed_out(error: E) -> E:
 
 
 class StepBody(Protocol):
-    """The services of the engine for the body of a step, from any thread."""
+    """The engine's services for the body of a step. They can be called from any thread."""
 
     def beat(self, details: Any, /) -> None:
         """Send a heartbeat."""
@@ -132,10 +133,11 @@ class CurrentStep:
 
     @property
     def connection(self) -> Any:
-        """A transactional step's connection to the store's database: sqlite3's or asyncpg's.
+        """A transactional step's connection to the store's database. It is a connection of sqlite3 or of asyncpg.
 
-        It is in a transaction that is committed with the step's result, or rolled back if the step fails. It cannot be
-        used after the step has ended. Raises Misuse in a step that is not transactional.
+        The connection is in a transaction. The transaction is committed with the step's result, and rolled back if the
+        step fails. The connection cannot be used after the step has ended. Raises Misuse in a step that is not
+        transactional.
         """
         if self._connection is None:
             raise Misuse(f"step {self.name!r} has no connection: make it transactional, with `transactional=True`")
@@ -144,34 +146,35 @@ class CurrentStep:
     def heartbeat(self, details: Any = None) -> None:
         """Report that the attempt is alive, and how far it got.
 
-        The next attempt finds the details in `heartbeat_details`. This never waits. Only the newest details count, and
-        None leaves the earlier details as they are. They are stored soon, not at once: a crash of the engine's process
-        may lose the details of the last fifth of a second. In an attempt that has ended or was given up, this does
-        nothing. Raises UnstorableValue if the details have no JSON form.
+        The next attempt finds the details in `heartbeat_details`. This never waits. Only the newest details count.
+        Passing None leaves the earlier details as they are. The details are stored soon, but not at once. A crash of
+        the engine's process may lose the details of the last 0.2 seconds. In an attempt that has ended or was given up,
+        this does nothing. Raises UnstorableValue if the details have no JSON form.
         """
         self._body.beat(details)
 
     @property
     def heartbeat_details(self) -> Any:
-        """The details of the newest heartbeat of an earlier attempt, in JSON's types; None if there are none.
+        """The details of the newest heartbeat of an earlier attempt, in JSON's types. None if no earlier attempt has
+        sent details.
 
-        An attempt that a crash interrupted counts as an earlier attempt here, though it has the same number.
+        An attempt that a crash interrupted counts as an earlier attempt here, although it has the same number.
         """
         return None if self._details is None else from_json(self._details)
 
     def append(self, stream: str, value: Any) -> None:
-        """Append an item to a stream of the run: an LLM's token, a line of a log.
+        """Append an item to a stream of the run, for example an LLM's token or a line of a log.
 
-        Can be called from a coroutine, a thread or a worker process.
+        You can call this from a coroutine, a thread or a worker process.
 
-        Items of a step stay in the order of these calls. They become durable at once, many in one commit, and can be
-        read from then on, while the step runs. Items that are not durable when the step returns become durable together
-        with its result. The items of a failed attempt stay, and the next attempt appends after them: each item has the
-        step's position and the number of the attempt. A crash may lose the last items. The attempt that it interrupted
-        runs again under the same number.
+        The items of a step stay in the order of the calls. Items become durable while the step runs, many in one
+        commit. From then on they can be read. Items that are not durable when the step returns become durable together
+        with its result. The items of a failed attempt stay, and the next attempt appends after them. Each item has the
+        step's position and the number of the attempt. A crash may lose the last items that were appended. The
+        interrupted attempt runs again under the same number.
 
-        In an attempt that has ended (its time was up, or the run was cancelled) this does nothing. When too many items
-        wait to be written, a thread or a process has to wait, and a coroutine gets QueueFull: see `flush`. Raises
+        In an attempt that has ended, because its time was up or the run was cancelled, this does nothing. When too many
+        items wait to be written, a thread or a process has to wait. A coroutine gets QueueFull: see `flush`. Raises
         UnstorableValue, InvalidArguments.
         """
         self._body.append(stream, value)
@@ -179,28 +182,29 @@ class CurrentStep:
     async def flush(self) -> None:
         """Wait until all items that this step has appended so far are durable.
 
-        Call it now and then in a coroutine that appends many items fast. In a worker process it does not wait.
+        If a coroutine appends many items fast, call this now and then. In a worker process this does not wait.
         """
         await self._body.flush()
 
     def stage(self, name: str, value: Any, *, type: str = "", media_type: str | None = None) -> None:
-        """Stage an artifact of the run: text and bytes as they are, any other value as JSON.
+        """Stage an artifact of the run. Text and bytes stay as they are, and any other value becomes JSON.
 
-        Can be called from coroutines and threads. The artifact is staged together with the step's result, if this
-        attempt succeeds, and published in the commit in which the run succeeds. The artifacts of a failed attempt are
-        discarded. In an attempt that has ended this does nothing. Raises UnstorableValue; InvalidArguments if the
-        artifact is too large; Misuse in a worker process and in a transactional step.
+        You can call this from coroutines and threads. If this attempt succeeds, the artifact is staged together with
+        the step's result. It is published in the commit in which the run succeeds. The artifacts of a failed attempt
+        are discarded. In an attempt that has ended this does nothing. Raises UnstorableValue. Raises InvalidArguments
+        if the artifact is too large. Raises Misuse in a worker process and in a transactional step.
         """
         self._body.stage(name, value, type, media_type)
 
     def stage_file(
         self, name: str, path: str | Path, *, type: str = "", media_type: str | None = None
     ) -> Awaitable[None]:
-        """Stage the content of a file, which may be as large as the store has room for.
+        """Stage the content of a file. The file may be as large as the store allows.
 
-        The file is read part by part, and each part is in the store before the next one is read. The file may be
-        removed afterwards. In a coroutine the call must be awaited; in a thread the file is staged when the call
-        returns. Otherwise as `stage`. Raises OSError, and Misuse if the attempt has ended meanwhile.
+        The file is read part by part. Each part is in the store before the next part is read. You may remove the file
+        after the call. In a coroutine the call must be awaited; in a thread the file is staged when the call returns.
+        Everything else is as for `stage`. Raises OSError. Raises Misuse if the attempt has ended before the whole file
+        was read.
         """
         return self._body.stage_file(name, path, type, media_type)
 
@@ -212,7 +216,7 @@ class Describable(Protocol):
     def describe(self) -> CurrentStep: ...
 
 
-# The attempt that the running code belongs to. Its description is made only on demand, since few steps ask for it.
+# The attempt that the running code belongs to. The description is made only on demand, because few steps ask for it.
 in_step: ContextVar[Describable] = ContextVar("perdure_step")
 
 
@@ -237,7 +241,8 @@ class OperationAttempt(Protocol):
 
 class InOperation:
     """A step of an operation. It has the engine's resources, heartbeats and, if it is transactional, its `connection`.
-    It has none of the other services that a function's step has."""
+    It has none of the other services that the steps of functions have.
+    """
 
     __slots__ = ("_attempt", "_resources", "connection")
 
@@ -281,7 +286,7 @@ class OperationAttempts:
         self._resources = resources
 
     def enter(self, context: Context, attempt: OperationAttempt) -> InOperation:
-        """Enter an attempt into a context, so that `current_step` finds it there."""
+        """Make `current_step` return this attempt in a context."""
         place = InOperation(self._resources, attempt)
         context.run(in_step.set, place)
         return place
@@ -290,8 +295,8 @@ class OperationAttempts:
 def current_step() -> CurrentStep:
     """Return the attempt that this code belongs to. Raises NotInStep outside a step.
 
-    It has the run's id, the attempt's number, and an idempotency key. The key is the same in every attempt and after
-    every crash: pass it to services that must do the work only once.
+    The result has the run's id, the attempt's number, and an idempotency key. The key is the same in every attempt and
+    after every crash. Pass it to services that must do the work only once.
     """
     found = in_step.get(None)
     if found is None or running_loop() is not None:
@@ -301,5 +306,8 @@ def current_step() -> CurrentStep:
 
 @checked
 def resource(kind: type[T]) -> T:
-    """Return the engine's resource of this type (`Engine(resources={Pool: make_pool})`), such as a pool."""
+    """Return the engine's resource of this type, for example a connection pool:
+
+    `Engine(resources={Pool: make_pool})`.
+    """
     return current_step().resource(kind)

@@ -1,6 +1,6 @@
-"""Continuation: a run goes on as another call, under the same id and without its history.
+"""Continuation: a run goes on as another call. It keeps its id and drops its history.
 
-perdure/kernel/rules/continuation.py decides how the stored run changes.
+perdure/kernel/rules/continuation.py has the rules for the stored run.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from perdure.values.arguments import checked
 
 @checked
 async def continue_as(call: RunCall[Any]) -> NoReturn:
-    """Continue the same run as this call. Never returns.
+    """Continue this run as another call. Never returns.
 
-    The run's history is cleared, so that a loop can go on for ever. Events that the run has not read yet are kept, and
-    so are its tags and its deadline. Raises Misuse if the run has registered compensations, which would be lost.
+    The run's history is cleared, so that a loop can go on forever. The run keeps its tags, its deadline, and the events
+    that it has not read yet. Raises Misuse if the run has registered compensations, because they would be lost.
     """
     loop = require_loop("continue_as")
     if not isinstance(call, RunCall):

@@ -1,7 +1,7 @@
-"""How workflows and steps are defined: the decorators, and the typed calls that decorated functions make.
+"""The decorators that define workflows and steps, and the typed calls that decorated functions return.
 
-Calling a step or a workflow runs nothing. It returns a call, which is awaited, gathered or put into a task group. The
-call of a workflow can also be passed to `Engine.start`.
+Calling a step or a workflow runs nothing: it returns a call. You can await the call, gather it, or put it into a task
+group. You can also pass the call of a workflow to `Engine.start`.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ _NAME_MAX_CHARS = 500
 
 _WORKFLOWS: weakref.WeakSet[Workflow[Any, Any]] = weakref.WeakSet()
 _changes = itertools.count(1)
-_defined = 0  # See workflows_defined.
+_defined = 0  # counts definitions: see workflows_defined
 
 
 class StepCall(Coroutine[Any, Any, R_co]):
-    """A step with its arguments, to be awaited once. Outside a workflow it runs as a plain function."""
+    """A step with its arguments. It can be awaited once. Outside a workflow, awaiting it runs the plain function."""
 
     __slots__ = ("_is_awaited", "_iterator", "args", "digest", "kwargs", "step")
 
     def __init__(
         self, step: Step[Any, R_co], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_awaited: bool = False
     ) -> None:
-        self._is_awaited = is_awaited  # or requested in another way, or closed
+        self._is_awaited = is_awaited  # awaited, requested in another way, or closed
         self._iterator: Generator[Any, Any, R_co] | None = None
         self.step = step
         self.args = args
         self.kwargs = kwargs
-        self.digest = ""  # of the arguments, once a workflow has asked for it
+        self.digest = ""  # the digest of the arguments, once a workflow has asked for it
 
     def __await__(self) -> Generator[Any, Any, R_co]:
         step = self.step
@@ -74,13 +74,15 @@ class StepCall(Coroutine[Any, Any, R_co]):
         try:
             return self._iterator.send(value)
         except StopIteration:
-            self._iterator = None  # It refers back to this call through the future. Breaking the cycle frees both now.
+            # The iterator refers back to this call through the future. Breaking the cycle frees both now.
+            self._iterator = None
             raise
 
     def throw(self, *error: Any) -> Any:
         if self._iterator is None:
             self.close()
-            kind, value, *_ = (*error, None)  # Called with an exception, or with a type, an exception and a traceback.
+            # `throw` is called with an exception, or with a type, an exception and a traceback.
+            kind, value, *_ = (*error, None)
             raise kind if value is None else value
         return self._iterator.throw(*error)
 
@@ -99,11 +101,11 @@ class StepCall(Coroutine[Any, Any, R_co]):
 
 @checked(error=InvalidDefinition, constructor=False)
 class Step(Generic[P, R]):
-    """A unit of work with side effects, which is retried and journaled.
+    """A unit of work with side effects. It is retried when it fails.
 
-    Its retry policy says whether and when it is tried again. Its result or failure is journaled. `timeout` bounds each
-    attempt, from when its body begins. `total_timeout` bounds all attempts with the pauses between them, from when the
-    workflow asked for the step. `heartbeat_timeout` bounds the time between two heartbeats.
+    Its retry policy says whether and when another attempt follows. Its result or failure is journaled. `timeout` bounds
+    each attempt, beginning when its body begins. `total_timeout` bounds all attempts and the pauses between them,
+    beginning when the workflow requested the step. `heartbeat_timeout` bounds the time between two heartbeats.
     """
 
     def __init__(
@@ -158,7 +160,7 @@ class Step(Generic[P, R]):
         process: bool | None = None,
         transactional: bool | None = None,
     ) -> Step[P, R]:
-        """Return a copy of the step with other options. Calls of the copy have these options."""
+        """Return a copy of the step with other options. The options apply to calls of the copy."""
         return Step(
             self.function,
             name=name or self.name,
@@ -172,7 +174,7 @@ class Step(Generic[P, R]):
         )
 
     async def plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        """Run the function as it is, without journal and retries."""
+        """Run the plain function, without journal and retries."""
         if self.is_async:
             awaited: R = await self.function(*args, **kwargs)
             return awaited
@@ -184,10 +186,10 @@ class Step(Generic[P, R]):
 
 
 class RunCall(Coroutine[Any, Any, R_co]):
-    """A workflow with its arguments, to be started once.
+    """A workflow with its arguments. It can be started once.
 
-    An engine starts it, or a workflow starts or awaits it as a child. Awaited anywhere else, it runs as a plain
-    coroutine.
+    An engine starts it, or a workflow starts or awaits it as a child. If it is awaited anywhere else, it runs as a
+    plain coroutine.
     """
 
     __slots__ = ("_iterator", "args", "kwargs", "workflow")
@@ -199,11 +201,11 @@ class RunCall(Coroutine[Any, Any, R_co]):
         self.kwargs = kwargs
 
     def input(self, payload_max: int = PAYLOAD_MAX_BYTES) -> str:
-        """Return the arguments as JSON, of at most `payload_max` bytes. Raises InvalidArguments, UnstorableValue."""
+        """Return the arguments as JSON of at most `payload_max` bytes. Raises InvalidArguments, UnstorableValue."""
         return self.workflow.signature.write(self.args, self.kwargs, payload_max)
 
     def digest_for(self, loop: WorkflowLoop) -> str:
-        """Return the digest of the arguments if the loop's run keeps digests; otherwise ""."""
+        """Return the digest of the arguments if the loop's run keeps digests. Otherwise return ""."""
         return digest_of(self.workflow.signature, self.args, self.kwargs) if loop.has_digests else ""
 
     def __await__(self) -> Generator[Any, Any, R_co]:
@@ -232,7 +234,10 @@ class RunCall(Coroutine[Any, Any, R_co]):
 
 
 class Workflow(Generic[P, R]):
-    """A durable function: deterministic code between steps. After a crash it goes on where it was."""
+    """A durable function: deterministic code between steps.
+
+    After a crash, a run of the workflow goes on where it was.
+    """
 
     model = "function"
 
@@ -262,14 +267,16 @@ class Workflow(Generic[P, R]):
 
     @cached_property
     def outline(self) -> Outline | None:
-        """The definition, if the workflow is data. A run that began with another definition does not go on with this
-        one."""
+        """The outline of the definition, if the workflow is data, as a graph is. Otherwise None. A run that began with
+        another definition does not go on with this definition.
+        """
         return None
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the code. Computed when first needed, because functions that the code calls may be defined further
-        down."""
+        """A hash of the code. It is computed when it is first needed, because the code may call functions that are
+        defined further down.
+        """
         return _fingerprint(self.function)
 
     @property
@@ -282,7 +289,9 @@ class Workflow(Generic[P, R]):
 
 
 class Stub(Workflow[P, R]):
-    """A workflow whose code is in another service: only its name, its version, its parameters and its result type."""
+    """A workflow whose code is in another service. A stub has only the name, the version, the parameters and the result
+    type.
+    """
 
     model = ""  # Only a process that has the code knows the model.
 
@@ -297,8 +306,9 @@ def _note_change() -> None:
 
 
 def forget(workflow: Workflow[Any, Any]) -> None:
-    """Remove a workflow from the workflows that every engine has. An engine that is given it explicitly still has
-    it."""
+    """Remove a workflow from the decorated workflows, which every engine has by default. An engine that got the
+    workflow explicitly keeps it.
+    """
     _WORKFLOWS.discard(workflow)
     _note_change()
 
@@ -309,7 +319,7 @@ def workflows_defined() -> tuple[int, int]:
 
 
 def decorated_workflows() -> list[Workflow[Any, Any]]:
-    """Return all workflows that were defined and still exist."""
+    """Return all workflows that were decorated and still exist."""
     return sorted(_WORKFLOWS, key=lambda workflow: (workflow.name, workflow.where))
 
 
@@ -356,17 +366,18 @@ def step(
     process: bool = False,
     transactional: bool = False,
 ) -> Any:
-    """Make a function a step. Async functions run on the process's event loop, plain functions in a thread.
+    """Make a function a step. Async functions run on the process's event loop, and plain functions run in a thread.
 
-    With `process=True` a plain function runs in a worker process instead: for work that keeps the processor busy, or
-    that may crash. The process imports the function's module anew, and is killed when the step is cancelled or takes
-    too long. Arguments and result are passed as JSON.
+    With `process=True` a plain function runs in a worker process. Use this for work that keeps the processor busy, or
+    that may crash. The worker process imports the function's module again. It is killed when the step is cancelled or
+    takes too long. Arguments and result are passed as JSON.
 
-    With `transactional=True` the step can write to your own tables in the store's database, through
-    `current_step().connection`. These writes are committed together with the step's result: exactly once, whatever
-    crashes. The function must be a plain function on SQLite, and an async function on Postgres.
+    With `transactional=True` the step can write to your own tables in the store's database through
+    `current_step().connection`. These writes are committed together with the step's result. So they happen exactly
+    once, even if processes crash. On SQLite, the function must be a plain function. On Postgres, it must be an async
+    function.
 
-    Without a retry policy a step is tried three times in all. `Retry.never()` tries it once.
+    Without a retry policy, a step has three attempts. `Retry.never()` allows one attempt.
     """
 
     def decorate(function: Callable[..., Any], depth: int = 1) -> Step[Any, Any]:
@@ -402,10 +413,10 @@ def workflow(
     version: str = "",
     compensation: Compensation = "halt",
 ) -> Any:
-    """Make an async function a durable workflow. Its name is its `__qualname__` unless given.
+    """Make an async function a durable workflow. The default name is the function's `__qualname__`.
 
-    `compensation` says what follows when a call registered with `compensate` fails: "halt" stops the rollback there,
-    "continue" goes on with the remaining calls. Either way the run ends as rollback_failed.
+    `compensation` says what happens when a call that was registered with `compensate` fails. "halt" stops the rollback
+    there, and "continue" goes on with the remaining calls. In both cases the run ends as rollback_failed.
     """
     if compensation not in ("halt", "continue"):
         raise InvalidDefinition(f'compensation is "halt" or "continue", not {compensation!r}')
@@ -427,10 +438,10 @@ def stub(function: Callable[P, Coroutine[Any, Any, R]], /) -> Stub[P, R]: ...
 def stub(*, name: str | None = None, version: str = "") -> _StubDecorator: ...
 @checked(error=InvalidDefinition, own=("function",))
 def stub(function: Callable[..., Any] | None = None, /, *, name: str | None = None, version: str = "") -> Any:
-    """Declare a workflow whose code is in another service. The body of the function does not matter.
+    """Declare a workflow whose code is in another service. The body of the function is never run.
 
-    Calls of the stub are typed and checked. They can be started, or awaited as children: an engine that has the code
-    runs them.
+    Calls of the stub are typed, and their arguments are checked. You can start these calls, or await them as children.
+    An engine that has the code runs them.
     """
 
     def decorate(function: Callable[..., Any], depth: int = 1) -> Stub[Any, Any]:
@@ -458,8 +469,9 @@ def _check_function(function: Any, what: str) -> None:
 
 
 def _check_for_process(function: Callable[..., Any], name: str) -> None:
-    """Check that a worker process can run the function. It finds the function by its module and name, and has no event
-    loop. Raises InvalidDefinition."""
+    """Check that a worker process can run the function. A worker process finds the function by its module and name, and
+    has no event loop. Raises InvalidDefinition.
+    """
     if inspect.iscoroutinefunction(function):
         raise InvalidDefinition(
             f"step {name!r} is async, and process=True is for plain functions: make it a `def`, or leave process out"
@@ -474,7 +486,7 @@ def _check_for_process(function: Callable[..., Any], name: str) -> None:
 def _checked_name(name: Any, what: str) -> str:
     """Return the name if it can be stored. Raises InvalidDefinition.
 
-    A name is a key in every store, for as long as a journal contains it.
+    A name is a key in every store, as long as a journal contains it.
     """
     if not isinstance(name, str) or not 0 < len(name) <= _NAME_MAX_CHARS:
         raise InvalidDefinition(f"a {what}'s name is a text of 1 to {_NAME_MAX_CHARS} characters, not {name!r:.80}")
@@ -484,7 +496,9 @@ def _checked_name(name: Any, what: str) -> str:
 
 
 def _checked_version(version: Any, name: str) -> str:
-    """Return the version if it can be stored. Raises InvalidDefinition. An empty version means that there is none."""
+    """Return the version if it can be stored. Raises InvalidDefinition. An empty version means that the workflow has no
+    version.
+    """
     if not isinstance(version, str) or len(version) > _NAME_MAX_CHARS or UNSTORABLE_TEXT.search(version) is not None:
         raise InvalidDefinition(
             f"the version of workflow {name!r} is a text of up to {_NAME_MAX_CHARS} characters without NUL and lone "
@@ -500,7 +514,9 @@ def _seconds(duration: Duration | None, what: str, name: str) -> float | None:
 
 
 def _fingerprint(function: Callable[..., Any]) -> str:
-    """Return a hash of the function's code, and of the functions of the same package that it names, at any depth."""
+    """Return a hash of the function's code. It covers the functions of the same package that the code names, at any
+    depth.
+    """
     digest = hashlib.sha256()
     package = (function.__module__ or "").partition(".")[0]
     seen: set[int] = set()

@@ -1,10 +1,10 @@
-"""Outlines: which definition a run began with, kept in the run's journal.
+"""Outlines: a run's journal says which definition the run began with.
 
-Only workflows that are data have them: graphs. A function's code is compared with the journal entry by entry, but a
-definition can change in places that the journal does not show. An outline is an entry of kind "definition". Each
-attempt of the run has one, with the number 0, -1, …, so that the other entries count from 1. It is written in the first
-commit of the attempt. So after a retry with a changed definition, the journal has the outline of the changed
-definition. Runs that began before outlines existed have none, and are not compared.
+Only graphs have outlines, because only graphs are data. A function's code is compared with the journal entry by entry.
+But a definition can change in places that the journal does not show. An outline is an entry of kind "definition". Each
+attempt of the run has an outline, with the number 0, -1, …, so that the other entries count from 1. The outline is
+written in the first commit of the attempt. So after a retry with a changed definition, the journal has the outline of
+the changed definition. Runs that began before Perdure had outlines have none, and their definitions are not compared.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ _DIFFERENCES_MAX: Final = 50
 
 
 class Outline(Struct, frozen=True, kw_only=True):
-    """A definition: its hash, the hashes of its parts by name, the version of the rules that it runs by, and the digest
-    under which the store keeps it ("" in outlines of earlier versions)."""
+    """A definition: its hash, the hashes of its parts by name, and the version of its rules. It also has the digest
+    under which the store keeps the definition ("" in outlines of earlier versions).
+    """
 
     fingerprint: str = ""
     rules: int
@@ -42,7 +43,7 @@ class Outline(Struct, frozen=True, kw_only=True):
         )
 
     def differences(self, now: Outline) -> list[str]:
-        """Return the parts that are gone (-), new (+) or changed (~) in another definition."""
+        """Return the parts that are removed (-), added (+) or changed (~) in another definition."""
         found = [f"- {part}" for part in self.parts if part not in now.parts]
         found += [f"+ {part}" for part in now.parts if part not in self.parts]
         found += [f"~ {part}" for part, hashed in self.parts.items() if now.parts.get(part, hashed) != hashed]
@@ -62,7 +63,9 @@ def read(text: str) -> Outline:
 
 
 def refusal(was: Outline, now: Outline, name: str, version: str) -> tuple[str, str]:
-    """Return the reason why a run does not go on with a definition, as one sentence, and the list of differences."""
+    """Return the reason why a run does not go on with a definition, as one sentence. Also return the list of
+    differences.
+    """
     differences = was.differences(now)
     shown = ", ".join(differences[:3]) + (f" and {len(differences) - 3} more" if len(differences) > 3 else "")
     known = f"{name!r} version {version!r}" if version else repr(name)

@@ -27,7 +27,7 @@ Fallback = Literal["discard", "broadcast", "dead_letter"]
 
 
 class EventOptions(Struct, frozen=True, kw_only=True):
-    """The options of the events of one name: how they are kept and delivered."""
+    """The options for all events of one name. They say how these events are kept and delivered."""
 
     name: str
     expire_after: timedelta | None = None
@@ -58,8 +58,9 @@ _KINDS: Final[dict[str, weakref.WeakSet[type]]] = {}
 
 
 def _remember(name: str, kind: type) -> None:
-    """Remember an event class, so that events sent by name alone are checked against it. A class defined inside a
-    function is not remembered, since it is not meant for other code."""
+    """Remember an event class, so that events that are sent by name alone can be checked against it. A class that is
+    defined inside a function is not remembered, because it is not meant for other code.
+    """
     if "<locals>" not in kind.__qualname__:
         _KINDS.setdefault(name, weakref.WeakSet()).add(kind)
 
@@ -89,7 +90,8 @@ class _EventMeta(StructMeta):
             "on_target_terminated": on_target_terminated,
         }
         called = checked_name(cls.__qualname__.rpartition(".")[2] if event_name is None else event_name)
-        # Options that are not given are inherited from the nearest base. A name is never inherited.
+        # Options that the class statement leaves out are inherited from the nearest base class. A name is never
+        # inherited.
         inherited: EventOptions = getattr(cls, OPTIONS, None) or EventOptions(name=called)
         if expire_after is not UNSET and expire_after is not None:
             what = f"event {cls.__qualname__!r}: expire_after"
@@ -103,33 +105,34 @@ class _EventMeta(StructMeta):
 
 
 class Event(Struct, metaclass=_EventMeta):
-    """A typed value to be sent to runs: subclass it, with fields as in any msgspec struct.
+    """A typed value that is sent to runs. Define a subclass, with fields as in any msgspec struct.
 
         class Paid(Event, event_name="payments.paid", expire_after=timedelta(days=7)):
             amount: int
 
     Options:
-    - `event_name`: the class's own name unless given.
-    - `expire_after`: after this time the event is never delivered.
-    - `consume_on_read`: if True, exactly one waiting run gets the event. If False, all runs that wait get the event.
-      Runs that wait later get it as `delivery` says, until it expires.
-    - `delivery`, for events that are not consumed: "after_wait" delivers events that are sent while the run waits,
-      "after_create" events that are sent after the run was created, and "all" every event.
-    - `on_target_terminated`, if a run ends before it reads the event: "discard", "broadcast" or "dead_letter".
+    - `event_name`: the default is the name of the class.
+    - `expire_after`: the event is not delivered after this time.
+    - `consume_on_read`: if True, exactly one waiting run gets the event. If False, all waiting runs get the event. Runs
+      that begin to wait later get the event as `delivery` says, until it expires.
+    - `delivery`, for events that are not consumed. "after_wait" delivers events that are sent while the run waits.
+      "after_create" delivers events that are sent after the run was created. "all" delivers every event.
+    - `on_target_terminated` says what happens to an event whose run ends before it reads the event: "discard",
+      "broadcast" or "dead_letter".
 
-    A subclass inherits the options of its base, except for the name, and can override them.
+    A subclass inherits all options of its base class except the name, and can override them.
     """
 
 
 class NamedEvent(Struct, frozen=True):
-    """An event that is known by its name alone. Its value is any JSON value."""
+    """An event that has a name and no class. Its value is any JSON value."""
 
     name: str
     value: Any = None
 
 
 def options_of(event: Event | NamedEvent | type[Event]) -> EventOptions:
-    """Return the options of an event or an event class. Raises InvalidArguments if it is neither."""
+    """Return the options of an event or an event class. Raises InvalidArguments for anything else."""
     if isinstance(event, NamedEvent):
         return EventOptions(name=checked_name(event.name))
     options = getattr(event, OPTIONS, None)
@@ -146,7 +149,7 @@ def _reader_of(kind: type[Event]) -> Reader:
 def read_event(kind: type[Event], text: str, name: str) -> Event:
     """Return the event that a JSON text contains. Raises UnstorableValue if the text does not fit the class.
 
-    An event that was sent by its name alone has no value. It is read as an event without fields.
+    An event that was sent by its name alone may have no value. Then it is read as an event without fields.
     """
     event: Event = _reader_of(kind).read("{}" if text == "null" else text, f"the event {name!r}")
     return event
@@ -162,8 +165,9 @@ def value_of(event: Event | NamedEvent) -> Any:
 
 
 def fields_of(value: Any) -> dict[str, str]:
-    """Return the fields of an event's JSON value that a wait can filter by, each as JSON: short texts, numbers, true,
-    false and null at the top level."""
+    """Return the fields that a wait can filter by, each as JSON. These are the short texts, numbers, true, false and
+    null at the top level of an event's value.
+    """
     if not isinstance(value, dict):
         return {}
     found: dict[str, str] = {}
@@ -178,8 +182,9 @@ def fields_of(value: Any) -> dict[str, str]:
 
 
 def check_value(event: Event | NamedEvent, text: str) -> None:
-    """Check that the event's class can read its JSON text. For a NamedEvent, one class of that name is enough. Raises
-    InvalidArguments."""
+    """Check that the event's class can read its JSON text. For a NamedEvent, it is enough that one class of that name
+    can read the text. Raises InvalidArguments.
+    """
     if isinstance(event, NamedEvent):
         check_text(event.name, text)
     else:
@@ -187,8 +192,9 @@ def check_value(event: Event | NamedEvent, text: str) -> None:
 
 
 def check_text(name: str, text: str) -> None:
-    """Check an event that is known only by its name, as `check_value` does. Accepts any text if no class in this
-    process has the name."""
+    """Check an event that has only a name, as `check_value` does. Accepts any text if no class in this process has the
+    name.
+    """
     kinds = [kind for kind in _KINDS.get(name, ()) if kind is not Event]
     if kinds:
         _check_readable(kinds, name, text)
@@ -207,8 +213,9 @@ def _check_readable(kinds: Sequence[type[Event]], name: str, text: str) -> None:
 
 
 def where_of(where: Mapping[str, Any] | None, what: str) -> tuple[tuple[str, str], ...]:
-    """Return the filter of a wait: the required value of each field as JSON, sorted by name. Raises InvalidArguments
-    for a value that no field can have."""
+    """Return the filter of a wait. It has the required value of each field as JSON, sorted by field name. Raises
+    InvalidArguments for a value that no field can have.
+    """
     if not where:
         return ()
     plain = msgspec.to_builtins(dict(where), enc_hook=str)
@@ -222,7 +229,7 @@ def where_of(where: Mapping[str, Any] | None, what: str) -> tuple[tuple[str, str
 
 
 def _is_storable(part: Any) -> bool:
-    """Return whether a field of an event can have this value: no event has NaN, infinity or a lone surrogate."""
+    """Return whether a field of an event can have this value. No event has NaN, infinity or a lone surrogate."""
     if isinstance(part, float):
         return math.isfinite(part)
     return not isinstance(part, str) or part.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in part)

@@ -1,4 +1,4 @@
-"""The executor: the parts of an engine that run its steps."""
+"""The executor: the parts of an engine that execute steps."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from perdure.models.functions.transactions import Transactions
 
 
 class Executor:
-    """Holds the parts that run steps: carriers, threads, processes, transactions, streams and artifacts.
+    """Has the parts that execute steps: carriers, threads, processes, transactions, streams and artifacts.
 
-    Raises Misuse in a process whose main module was imported by multiprocessing.
+    Raises Misuse in a process in which multiprocessing has imported the main module.
     """
 
     def __init__(self, parts: HostParts, resources: Resources, blame: Blame, background: BackgroundTasks) -> None:
@@ -45,12 +45,12 @@ class Executor:
         self.artifacts = StepArtifacts(parts)
 
     def call_on_loop(self, callback: Callable[..., object], *args: Any) -> None:
-        """Call back on the loop, from any thread. Does nothing once the loop is closed."""
+        """Call a function on the loop. This can be called from any thread. It does nothing once the loop is closed."""
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(callback, *args)
 
     def close(self) -> None:
-        """Start nothing more. Threads that still run are left to finish. Processes are ended."""
+        """Start nothing more. Threads that still run are left to finish. Worker processes are ended."""
         self.carriers.close()
         self.transactions.close()
         self.threads.close()
@@ -58,8 +58,9 @@ class Executor:
 
 
 def _check_not_imported_again() -> None:
-    """Check that this is not a worker process that imports the program's main module. No engine may open there. Raises
-    Misuse."""
+    """Check that this is not a worker process that is importing the program's main module. No engine may be opened
+    there. Raises Misuse.
+    """
     multiprocessing: Any = sys.modules.get("multiprocessing.process")
     if multiprocessing is not None and getattr(multiprocessing.current_process(), "_inheriting", False):
         raise Misuse(

@@ -1,12 +1,12 @@
 """Checks that refuse real I/O, threads and futures of other loops in workflow code. The error says to use a step.
 
-There are three checks. The loop refuses every method of an asyncio loop that needs the outside. An audit hook refuses
-calls for which Python raises an audit event, while a workflow's loop is activating in the same thread. The hook allows
-the calls of imports and log handlers, and reading files. Last, asyncio's errors about futures of another loop are
-translated.
+There are three checks. First, the loop refuses every asyncio method that needs the outside. Second, an audit hook
+refuses calls for which Python raises an audit event, while a workflow's loop is activating in the same thread. The hook
+allows reading files, and all calls that imports and log handlers make. Third, asyncio's errors about futures of another
+loop are translated.
 
-The checks do not see: traffic on a connection that was opened elsewhere, `from time import sleep` from before the first
-activation (until Python 3.13, which has an audit event for it), and work in C without an audit event.
+The checks cannot see traffic on a connection that was opened elsewhere, or work in C without an audit event. Before
+Python 3.13, they also cannot see a `sleep` that was imported with `from time import sleep` before the first activation.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _AUDITED: Final = {
     "subprocess.Popen": "subprocess",
     "time.sleep": "time.sleep",
 }
-# Imports write byte code and run modules, and log handlers open files and sockets. This does not change the workflow's
+# Imports write byte code and run modules, and log handlers open files and sockets. Neither changes the workflow's
 # result.
 _EXEMPT: Final = {"importlib._bootstrap", "importlib._bootstrap_external", "_frozen_importlib", "logging"}
-# asyncio's messages about an object of another loop: the beginning of the message, the words before the object's own
-# text, and the end. They are matched at fixed places, since other messages may be long.
+# asyncio's messages about an object of another loop. Each has the beginning of the message, the words before the
+# object's own text, and the end. They are matched at fixed places, because other messages may be long.
 _OTHER_LOOP: Final = (
     ("Task ", " got Future ", " attached to a different loop"),
     ("", "", " is bound to a different event loop"),
@@ -59,18 +59,19 @@ _OTHER_LOOP: Final = (
     ("The future belongs to a different loop", None, ""),
 )
 _AWAITED_MAX_CHARS: Final = 500
-# The search through the frames ends at the loop's module. The frames outside it belong to the process, which may itself
-# run inside an import.
+# The search through the frames ends at the loop's module. The frames outside that module belong to the process, which
+# may itself run inside an import.
 _BOUNDARY: Final = "perdure.models.functions.loop"
 
 
 class ForbiddingLoop(asyncio.AbstractEventLoop):
-    """An event loop that refuses all methods. Subclasses define the methods that work, so new methods are refused
-    too."""
+    """An event loop that refuses every method. Subclasses define the methods that work. So a method that a new version
+    of Python adds is refused too.
+    """
 
 
 def forbidden(what: str) -> ForbiddenInWorkflow:
-    """Return the error for `what`, in the same words everywhere."""
+    """Return the error that refuses `what`."""
     return ForbiddenInWorkflow(
         f"{what} does not work in a workflow function, which must do the same again when it is replayed: "
         "put this into a step (a function with @step), whose result is kept",
@@ -92,7 +93,9 @@ for _name, _method in list(vars(asyncio.AbstractEventLoop).items()):
 
 
 def foreign_await(error: BaseException) -> ForbiddenInWorkflow | None:
-    """Return ForbiddenInWorkflow for asyncio's error about an object of another loop; None for any other error."""
+    """Return ForbiddenInWorkflow if the error is asyncio's error about an object of another loop. Return None for any
+    other error.
+    """
     if (type(error) is not RuntimeError and type(error) is not ValueError) or is_marked(error):
         return None  # An error that a step raised stays as it is.
     message = str(error)
@@ -117,7 +120,7 @@ def in_workflow() -> bool:
 
 @functools.cache
 def install() -> None:
-    """Install the audit hook, once. It costs the rest of the process a dictionary lookup for each audited call."""
+    """Install the audit hook, once. For the rest of the process, it costs a dictionary lookup for each audited call."""
     sys.addaudithook(_audit)
     if sys.version_info < (3, 13):
         time.sleep = _guarded(time.sleep, "time.sleep")
@@ -140,8 +143,9 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _guarded(function: Callable[..., Any], event: str) -> Callable[..., Any]:
-    """Return a function that first raises `event` for the audit hook, for Python versions that do not raise this
-    event."""
+    """Return a function that first raises the audit event `event`. It is for Python versions that do not raise this
+    event themselves.
+    """
 
     @functools.wraps(function)
     def announced(*args: Any, **options: Any) -> Any:

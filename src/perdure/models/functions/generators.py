@@ -1,9 +1,9 @@
-"""Async generators of workflow code. Their clean-up must not be scheduled on the process's loop.
+"""Async generators of workflow code. The clean-up of these generators must not be scheduled on the process's loop.
 
-Python has one pair of hooks for async generators in each thread. Setting them is slow, since that raises audit events.
-So the hooks of the process's loop are wrapped once. Afterwards the running loop says which generators belong to a
-workflow. The other generators are passed to the process's own hooks. When the process's loop stops, it restores the
-hooks that it found. If no loop is running, the caller of `wrap_hooks` restores them.
+Python has one pair of hooks for async generators in each thread. Setting the hooks is slow, because it raises audit
+events. So the hooks of the process's loop are wrapped once. After that, the running loop says which generators belong
+to a workflow. All other generators are passed to the process's own hooks. When the process's loop stops, it restores
+the hooks that it found. If no loop is running, the caller of `wrap_hooks` restores them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from perdure.models.functions.teardown import close_generator
 Generator = AsyncGenerator[Any, Any]
 Hook = Callable[[Generator], None]
 
-# The loop of each generator, by the generator's address: a weak key would be gone before the finalizer is called. The
+# The loop of each generator, by the generator's address. A weak key would be gone before the finalizer is called. The
 # next generator at an address replaces the entry.
 _owners: Final[dict[int, GeneratorLoop]] = {}
 
@@ -32,23 +32,25 @@ class GeneratorLoop(ReportingLoop):
 
     def __init__(self, run_id: str) -> None:
         super().__init__(run_id)
-        self._refusal: str | None = None  # Why the workflow can make no requests now; None if it can.
+        self._refusal: str | None = None  # the reason why the workflow can make no requests now; None if it can
         self._generators: dict[int, weakref.ref[Generator]] | None = None
         self._orphans: list[Generator] | None = None
 
     def generator_started(self, generator: Generator) -> None:
         if self._generators is None:
             self._generators = {}
-        elif len(self._generators) & (len(self._generators) - 1) == 0:  # Tidy up only at powers of two.
+        # Remove dead references only when the number is a power of two.
+        elif len(self._generators) & (len(self._generators) - 1) == 0:
             for address in [address for address, ref in self._generators.items() if ref() is None]:
                 del self._generators[address], _owners[address]
         self._generators[id(generator)] = weakref.ref(generator)
         _owners[id(generator)] = self
 
     def generator_dropped(self, generator: Generator) -> None:
-        """Run the clean-up of a generator that was dropped in an activation. (asyncio would schedule a task for it.)
+        """Run the clean-up of a generator that was dropped in an activation. (asyncio would create a task for the
+        clean-up.)
 
-        If the garbage collector finds the generator later, at a moment that no replay would repeat, the clean-up waits
+        If the garbage collector finds the generator later, the moment differs in each replay. Then the clean-up waits
         until the loop is closed.
         """
         if not self.is_running():
@@ -105,8 +107,9 @@ class DropHook:
 
 
 def wrap_hooks() -> Any:
-    """Make sure that this thread's hooks know the generators of workflows. Returns the hooks that were wrapped; None if
-    they were wrapped before."""
+    """Make sure that this thread's hooks know the generators of workflows. Returns the hooks that were wrapped, or None
+    if they had been wrapped before.
+    """
     hooks = sys.get_asyncgen_hooks()
     if type(hooks[0]) is StartHook:
         return None

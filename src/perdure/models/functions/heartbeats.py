@@ -1,7 +1,7 @@
-"""Heartbeats: an attempt's signs of life, and how their details get to the store (see models/common/heartbeats.py).
+"""Heartbeats: an attempt's signs of life, and how their details reach the store. See also models/common/heartbeats.py.
 
-A heartbeat may come from any thread, and never waits. It notes the time. Its details are passed to the loop, which
-writes the newest of them, one write at a time.
+A heartbeat may come from any thread, and never waits. It notes the time of the heartbeat. The details are passed to the
+loop. The loop writes the newest details, one write at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class BeatingStep(StepInFlight, Protocol):
-    """A step in flight whose attempts report how far they got."""
+    """A running step whose attempts report how far they got."""
 
     executor: Executor
 
@@ -31,10 +31,11 @@ class BeatingStep(StepInFlight, Protocol):
 
 
 class Pulse(Struct, eq=False):
-    """One attempt, as its own body sees it. It is ignored once its step has another attempt or has ended.
+    """One attempt, from the point of view of its own body. Its calls are ignored once its step has another attempt or
+    has ended.
 
-    `known` are the details of earlier attempts' heartbeats, `at` is the monotonic time of the attempt's last heartbeat,
-    `newest` are the attempt's newest details.
+    `known` are the details of earlier attempts' heartbeats. `at` is the monotonic time of this attempt's last
+    heartbeat, and `newest` are its newest details.
     """
 
     execution: BeatingStep
@@ -44,7 +45,7 @@ class Pulse(Struct, eq=False):
     newest: str | None = None
     taken: str | None = None
     is_posted: bool = False
-    connection: Any = None  # of a transactional step
+    connection: Any = None  # the connection of a transactional step
 
     def describe(self) -> CurrentStep:
         execution = self.execution
@@ -98,14 +99,14 @@ class Pulse(Struct, eq=False):
         if text is None:
             return
         # Write `newest` first, then look at `is_posted`. `deliver` clears `is_posted` first, then reads `newest`. So no
-        # details are lost, whichever of the two threads comes first.
+        # details are lost, in whatever order the two threads run.
         self.newest = text
         if not self.is_posted:
             self.is_posted = True
             execution.executor.call_on_loop(self.deliver)
 
     def deliver(self) -> None:
-        """Pass the newest details to the step, unless the step has them. Called on the loop."""
+        """Pass the newest details to the step, unless the step already has them. Called on the loop."""
         self.is_posted = False
         newest = self.newest
         if newest is not None and newest != self.taken and self.execution.pulse is self:

@@ -1,7 +1,8 @@
-"""The host of functions: it keeps their runs in memory, performs the kernel's decisions for them, evicts and replays.
+"""The host of functions. It keeps runs in memory, performs the kernel's decisions for them, evicts runs, and replays
+runs.
 
-Everything here happens in plain callbacks of the process's loop. Nothing is written here: the progress of runs becomes
-ops for the coordinator (activations.py), and the requests of a run wait at its gate until these ops are committed
+Everything here happens in plain callbacks of the process's loop. Nothing is written here. The progress of runs becomes
+ops for the coordinator (activations.py). A run's requests wait at its gate until these ops are committed
 (commit_gate.py).
 """
 
@@ -86,12 +87,12 @@ class FunctionHost:
 
     @property
     def busy(self) -> bool:
-        """Whether something is going on that ends without a timer: replays, background tasks, beginnings."""
+        """Whether work is going on that does not depend on a timer: replays, background tasks, first activations."""
         return bool(self._revival or self._background or self._beginnings.open)
 
     @property
     def reading(self) -> int:
-        """The number of runs that are being read or replayed, to be live again."""
+        """The number of runs that are being read or replayed to come back into memory."""
         return len(self._revival)
 
     @property
@@ -121,8 +122,9 @@ class FunctionHost:
                 execution.flush()
 
     def closing(self) -> Pieces[None]:
-        """Close every run in memory, in pieces. This is the first part of `close`. `closings` then has the remaining
-        pieces."""
+        """Close every run in memory, in pieces. This is the first part of `close`. Afterwards `closings` has the
+        remaining pieces.
+        """
         self._slots.is_closed = True
         for start, part in parts([*self._live, *self._revival.waking]):
             if start:
@@ -139,18 +141,19 @@ class FunctionHost:
         self._revival.close()
         self._executor.close()
 
-    # Coming to life.
+    # Loading and starting runs.
 
     def prepare(self, run: Run, journal: Journal) -> Advance | None:
-        """Let a run go on before an engine has claimed it. Returns its advance, to be committed with the claim; None if
-        the run must be claimed first. See unclaimed_runs.py."""
+        """Let a run go on before an engine has claimed it. Returns the advance, which is committed together with the
+        claim. Returns None if the run must be claimed first. See unclaimed_runs.py.
+        """
         if self._slots.is_closed or run.model == "operation" or missing_entry(journal.entries) is not None:
             return None
         return self._unclaimed_runs.prepare(run, journal)
 
     def _begin(self, run: Run, input: str | None, *, is_ahead: bool) -> None:
         if run.id in self._live or run.id in self._revival.waking:
-            self._close(run.id)  # The run begins anew: as another call, or to be rolled back.
+            self._close(run.id)  # The run begins again, as another call or to be rolled back.
         if is_ahead and not self._slots.is_closed and (adopted := self._unclaimed_runs.adopt(run)) is not None:
             live, timers = adopted
             self._blame.forget(run.id)  # The run has made progress.
@@ -166,15 +169,17 @@ class FunctionHost:
             self._runs.enter(created)
             self._activations.guarded(created, self._beginnings.take, run, input)
 
-    # Leaving.
+    # Dropping runs.
 
     def _drop(self, run_id: str) -> None:
-        """Close a run that no longer belongs to this engine. Reports the time at which the run goes on by itself, if it
-        does."""
+        """Close a run that no longer belongs to this engine. If the run has a timer, report the time at which the run
+        goes on by itself.
+        """
         live = self._live.get(run_id)
         due_at: int | None = None
         if live is not None and (live.gate or live.fetching):
-            due_at = self._clock.now()  # It made progress that will not be committed, and can repeat it at once.
+            # The run made progress that will not be committed. It can repeat this progress at once.
+            due_at = self._clock.now()
         elif live is not None:
             due_at = min((timer.due_at for timer in live.timers.values()), default=None)
         self._close(run_id)

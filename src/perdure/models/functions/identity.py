@@ -1,4 +1,7 @@
-"""Identity of starts: two starts with one id are the same if they have the same workflow and the same arguments."""
+"""Identity of starts.
+
+Two starts with one id are the same start if they have the same workflow and the same arguments.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,10 @@ class Known(Protocol):
 
 
 def identity(workflow: str, input: str, known: Known | None = None) -> str:
-    """Return a short text that identifies what a start asks for. `input` is JSON.
+    """Return a short text that identifies the content of a start. `input` is JSON.
 
     Equal values have the same identity. These differences do not matter: the order of keys and of sets, a whole number
-    that was written as a float, the time zone of a time, and a default that was given or left out.
+    that was written as a float, the time zone of a time, and whether a default was given or left out.
     """
     given = _arguments(input, known)
     if known is not None and given is not None:
@@ -49,7 +52,9 @@ def identity(workflow: str, input: str, known: Known | None = None) -> str:
 
 
 def _arguments(input: str, known: Known | None) -> dict[str, Any] | None:
-    """Return the arguments by name; None if this process does not have the code, or the code no longer takes them."""
+    """Return the arguments by name. Return None if this process does not have the code, or if the code no longer takes
+    these arguments.
+    """
     if known is None:
         return None
     try:
@@ -60,8 +65,9 @@ def _arguments(input: str, known: Known | None) -> dict[str, Any] | None:
 
 
 def _identities(workflow: str, input: str, known: Known | None) -> set[str]:
-    """Return all identities of a start. They include the identities that earlier versions wrote, and the identity that
-    an engine without the code writes."""
+    """Return all identities of a start. They include the identities that earlier versions of Perdure wrote, and the
+    identity that an engine without the code writes.
+    """
     written = hashlib.sha256(msgspec.json.encode(msgspec.json.decode(input), order="sorted")).hexdigest()[:32]
     found = {f"{workflow} {written}", identity(workflow, input), identity(workflow, input, known)}
     if (given := _arguments(input, known)) is not None:
@@ -72,7 +78,7 @@ def _identities(workflow: str, input: str, known: Known | None) -> set[str]:
 def check_same(run: Existing, stored: str, workflow: str, input: str, known: Known | None = None) -> None:
     """Check that the run with this id was started with the same workflow and arguments. Raises RunExists.
 
-    `stored` is the run's input now. A run that continued as another call remembers, in `origin`, how it was started.
+    `stored` is the run's current input. If the run has continued as another call, its `origin` says how it was started.
     """
     origin = without_life(run.origin)
     before = {origin} if origin else _identities(run.workflow, stored, known)

@@ -1,4 +1,4 @@
-"""The journal reader: it reads the journals of many runs at once, since after a restart events come for many runs."""
+"""The journal reader reads many journals in one query, because after a restart events arrive for many runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SERVED_PER_TURN = 32
 
 
 class Loader:
-    """Reads journals in groups: the requests that come during one read are served together by the next one.
+    """Reads journals in groups. Requests that arrive during one read are served together by the next read.
 
     After each read it lets more timers fire.
     """
@@ -37,7 +37,7 @@ class Loader:
         return future
 
     def close(self) -> None:
-        """Read nothing more. The callers cancel the futures that they were given."""
+        """Read nothing more. The callers cancel the futures that they have got."""
         if self._reading is not None:
             self._reading.cancel()
 
@@ -72,13 +72,15 @@ class Loader:
             else:
                 future.set_exception(RunNotFound(run_id))
             if number % _SERVED_PER_TURN == 0:
-                await asyncio.sleep(0)  # Let the runs that were served be replayed.
+                await asyncio.sleep(0)  # Let the runs of this group be replayed first.
 
 
 __all__ = ["Loader"]
 
 
 def missing_entry(entries: Sequence[Entry]) -> int | None:
-    """Return the completion number of the first entry that is missing before a later one; None if none is missing."""
+    """Return the completion number of the first missing entry that a later entry follows. Return None if no entry is
+    missing.
+    """
     numbers = [entry.seq for entry in entries if entry.kind != DEFINITION]
     return next((wanted for wanted, seq in enumerate(numbers, start=1) if seq != wanted), None)

@@ -1,4 +1,4 @@
-"""Live runs: the function runs that an engine has in memory. When there are too many, some of them leave."""
+"""Live runs: the function runs that an engine has in memory. If there are too many, some runs are evicted."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from perdure.models.common.host_parts import HostParts
 from perdure.models.functions.define import Workflow
 from perdure.models.functions.runner import LiveRun
 
-# A run whose timer is due within this time is not released, because it would be read again at once. A graph that routes
-# for a long time uses timers as short as this.
+# A run whose timer is due within this time is not evicted, because it would be read again at once. A graph that follows
+# many edges in a row uses timers that are as short as this.
 _SOON_US: Final = 1_000
 
 
@@ -35,36 +35,41 @@ class LiveRuns:
         self.by_id: Final[dict[str, LiveRun]] = {}
 
     def make(self, run: Run) -> LiveRun | None:
-        """Return a new live run, which is not entered yet; None if this engine does not have the run's workflow."""
+        """Return a new live run that is not in `LiveRuns` yet. Return None if this engine does not have the run's
+        workflow.
+        """
         workflow = self._workflows.get((run.workflow, run.workflow_version))
         if workflow is None:
             return None
         return LiveRun(run, workflow, self._codec, self._ids, *self._bounds, self._mailbox)
 
     def has(self, live: LiveRun) -> bool:
-        """Return whether this object is still the run in memory: the run may have been closed and replayed since."""
+        """Return whether this object still stands for the run in memory. The run may have been closed and replayed in
+        the meantime.
+        """
         return self.by_id.get(live.id) is live
 
     def enter(self, live: LiveRun) -> None:
-        """Keep a run in memory. If there are too many, other runs leave."""
+        """Add a run to the runs in memory. If there are too many runs, others are evicted."""
         self.by_id[live.id] = live
         if len(self.by_id) > self._runs_max:
             self.evict()
 
     def rests(self, live: LiveRun) -> None:
-        """Note that a run waits from now on. It may leave memory when there are too many runs."""
+        """Note that a run waits from now on. The run may be evicted when there are too many runs."""
         self._eviction.rests(live.id)
 
     def evict(self) -> None:
-        """Release the runs that have waited longest, if there are too many. Any engine that has their workflow can
-        claim them when they can go on."""
+        """If there are too many runs, evict those that have waited longest. When such a run can go on, any engine that
+        has its workflow can claim it.
+        """
         if len(self.by_id) > self._runs_max:
             now = self._clock.now()
             for run_id in self._eviction.chosen(len(self.by_id)):
                 self._coordinator.enqueue(Release(run_id=run_id, at=now, claim=self.by_id[run_id].claim))
 
     def may_leave(self, run_id: str) -> bool:
-        """Return whether a run only waits, and not just for a moment."""
+        """Return whether a run only waits, and waits for longer than a moment."""
         live = self.by_id.get(run_id)
         if live is None or live.gate or live.ended or live.pausing or live.fetching:
             return False

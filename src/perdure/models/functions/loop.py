@@ -1,9 +1,10 @@
-"""The deterministic event loop of one run of a workflow function, sans-IO: one completion in, commands out.
+"""The deterministic event loop of one run of a workflow function. It does no I/O: a completion goes in, commands come
+out.
 
-An activation hands over exactly one completion (the start, a step's result, a due timer), runs the ready queue until it
-is empty, and returns what the workflow now asks for. Time stands still meanwhile. The same completions in the same
-order give the same commands, live and in replay. The code here does not know whether it runs live or in a replay. It
-knows nothing about stores, JSON or decorators.
+An activation hands exactly one completion (the start, a step's result, a due timer) to the workflow. It runs the ready
+queue until the queue is empty, and returns the workflow's new requests. Time stands still during an activation. The
+same completions in the same order give the same commands, live and in replay. The code here does not know whether it
+runs live or in a replay. It knows nothing about stores, JSON or decorators.
 """
 
 from __future__ import annotations
@@ -54,21 +55,24 @@ __all__ = [
 ]
 
 CLOSING_CALLBACKS_MAX: Final = 10_000
-CLOSING_CALLBACKS_AT_ONCE: Final = 512  # in one turn of the event loop
+CLOSING_CALLBACKS_AT_ONCE: Final = 512  # callbacks in one turn of the event loop
 BEGINNING_CALLBACKS_AT_ONCE: Final = 256
 _OVER: Final = object()
 
 
 class Livelock(PerdureError):
-    """An activation ran too many callbacks without going idle. The loop can only be closed. `stack` shows the tasks."""
+    """An activation ran too many callbacks without coming to rest. After that, the loop can only be closed. `stack`
+    shows the stacks of the tasks.
+    """
 
     run_id: str
     stack: str
 
 
 class _Here(threading.local):
-    """The workflow's loop that runs in this thread. Kept, because asking asyncio takes a system call before Python
-    3.12."""
+    """The workflow's loop that runs in this thread. It is stored here, because asking asyncio takes a system call
+    before Python 3.12.
+    """
 
     loop: WorkflowLoop | None = None
 
@@ -77,7 +81,7 @@ here: Final = _Here()
 
 
 def running_loop() -> WorkflowLoop | None:
-    """Return the workflow's loop that is now activating in this thread; None if there is none."""
+    """Return the workflow's loop that is activating in this thread now, or None."""
     return here.loop
 
 
@@ -94,14 +98,14 @@ class WorkflowLoop(AskingLoop):
         self._branch = branch
         self._callbacks_max = callbacks_max
         self._outer: asyncio.AbstractEventLoop | None = None  # the loop whose callbacks run the activations
-        # An empty context: a replay would not find the same values in the process's context variables again.
+        # The context is empty, because a replay would not find the same values in the process's context variables.
         self._context = Context()
         self._main: WorkflowTask | None = None
-        self._tasks: dict[int, WorkflowTask] = {}  # Unfinished tasks except the main one, in order of creation.
+        self._tasks: dict[int, WorkflowTask] = {}  # Unfinished tasks except the main task, in order of creation.
         self._fatal: BaseException | Continued | None = None
 
     def begin(self, coroutine_function: Callable[[], Coroutine[Any, Any, Any]], at: int) -> Commands:
-        """Do the first activation: make the main task, and run until it waits for something.
+        """Do the first activation: create the main task, and run until it waits for something.
 
         All later activations must come from callbacks of the same loop. If this activation runs outside a loop, all
         later activations must do so too.
@@ -112,7 +116,7 @@ class WorkflowLoop(AskingLoop):
     def begin_some(self, coroutine_function: Callable[[], Coroutine[Any, Any, Any]], at: int) -> Commands | None:
         """Do the first activation, as `begin` does, but run at most BEGINNING_CALLBACKS_AT_ONCE callbacks.
 
-        Returns None if that is not enough. Then `begin_on` does the rest.
+        Returns None if more callbacks are left. Then `begin_on` runs them.
         """
         if self._main is not None:
             raise InvariantViolated(f"run {self.run_id}: its loop has begun before", run_id=self.run_id)
@@ -125,7 +129,7 @@ class WorkflowLoop(AskingLoop):
         return None if self._ready and not self._is_over else self._activated()
 
     def begin_on(self) -> Pieces[Commands]:
-        """Do the rest of the activation that `begin_some` began, in pieces: code may make ten thousand tasks at once.
+        """Do the rest of the activation that `begin_some` began, in pieces. Code may create ten thousand tasks at once.
 
         Between two pieces nothing may be handed to the run. If the run is closed between two pieces, this ends, and the
         caller must ignore the commands.
@@ -144,7 +148,7 @@ class WorkflowLoop(AskingLoop):
         return self._fatal is not None or self._main is None or self._main.done()
 
     def _run_some(self, coroutine_function: Callable[[], Coroutine[Any, Any, Any]] | None) -> None:
-        """Run callbacks on this loop. Makes the main task first if a function for it is given."""
+        """Run callbacks on this loop. If a function is given, create the main task from it first."""
         if here.loop is not None or self.closed:
             raise InvariantViolated(f"run {self.run_id} was activated inside another's activation", run_id=self.run_id)
         wrapped = None if type(get_asyncgen_hooks()[0]) is StartHook else wrap_hooks()
@@ -165,14 +169,14 @@ class WorkflowLoop(AskingLoop):
         future: asyncio.Future[Any] = self._steps.pop(position)
         if error is None:
             return self._activate(at, future.set_result, value)
-        if isinstance(error, StopIteration):  # It cannot be thrown into a coroutine.
+        if isinstance(error, StopIteration):  # A StopIteration cannot be thrown into a coroutine.
             error, cause = RuntimeError("the step raised StopIteration"), error
             error.__cause__ = cause
         return self._activate(at, future.set_exception, error)
 
     def complete_ask(self, position: str, at: int, value: Any = None, error: BaseException | None = None) -> Commands:
         """Hand over the answer to a request. Raises LookupError if no request is outstanding at `position`."""
-        self._steps[position] = self._asks.pop(position)  # From here on it is handled as a step.
+        self._steps[position] = self._asks.pop(position)  # From here on the request is handled like a step.
         return self.complete_step(position, at, value, error)
 
     def fire_timer(self, position: str, at: int) -> Commands:
@@ -183,8 +187,9 @@ class WorkflowLoop(AskingLoop):
         return self._activate(at, self._make_ready, timer)
 
     def continue_as(self, end: Continued) -> None:
-        """End this activation and the run's code. Called by that code, which must then await a future that never
-        ends."""
+        """End this activation, and the run's code. The run's code calls this. After that, the code must await a future
+        that never ends.
+        """
         if self._refusal is not None:
             raise ForbiddenInWorkflow(self._refusal, run_id=self.run_id)
         self._fatal = end
@@ -192,7 +197,7 @@ class WorkflowLoop(AskingLoop):
             self._ready.clear()
 
     def stack(self) -> str:
-        """Return the stacks of all unfinished tasks, with what each task waits for, as a text."""
+        """Return the stacks of all unfinished tasks, and what each task waits for, as a text."""
         return format_stacks(self._unfinished())
 
     def close(self) -> None:
@@ -202,8 +207,8 @@ class WorkflowLoop(AskingLoop):
     def close_in_pieces(self) -> Pieces[None]:
         """End all tasks, in the order of their creation. `finally` blocks run, but every request in them raises.
 
-        Idempotent. Errors of workflow code are logged at debug level. Its commands are ignored, and nothing is left
-        behind. Between two pieces other runs may be activated.
+        Idempotent. Errors of workflow code are logged at debug level. The commands of the code are ignored, and no task
+        or generator is left behind. Between two pieces other runs may be activated.
         """
         if self.closed:
             return
@@ -231,7 +236,7 @@ class WorkflowLoop(AskingLoop):
             yield
 
     def _close_some(self, work: Pieces[None]) -> bool:
-        """Do the next piece on this loop. Returns whether there is more."""
+        """Do the next piece of work on this loop. Returns whether more pieces are left."""
         if here.loop is not None:
             raise InvariantViolated(f"run {self.run_id} was closed inside an activation", run_id=self.run_id)
         previous = _get_running_loop()
@@ -352,7 +357,7 @@ class WorkflowLoop(AskingLoop):
         return Livelock(message, run_id=self.run_id, stack=stack)
 
     def _drain_closing(self) -> Pieces[None]:
-        """Run the ready queue until it is empty, in pieces. Gives up on code that never comes to rest."""
+        """Run the ready queue until it is empty, in pieces. Give up on code that never comes to rest."""
         callbacks_max = max(CLOSING_CALLBACKS_MAX, 4 * len(self._tasks))
         for done in range(0, callbacks_max, CLOSING_CALLBACKS_AT_ONCE):
             if done:

@@ -1,8 +1,9 @@
-"""Order on workflows' loops: where asyncio depends on addresses or on its version, a replay gets the same order.
+"""Order on workflows' loops. In some places asyncio's order depends on addresses or on the version of Python. Here, a
+replay gets the same order.
 
 `wait` and `as_completed` begin with `set(arguments)`. For coroutines, the order of that set depends on addresses.
-Replacing the two functions would miss every `from asyncio import as_completed` that ran before. So the name `set`
-inside asyncio.tasks is replaced. Outside a workflow's loop it returns a plain set.
+Replacing the two functions would miss a name that was imported before, as in `from asyncio import as_completed`. So
+this module replaces the name `set` inside asyncio.tasks. Outside a workflow's loop it returns a plain set.
 """
 
 from __future__ import annotations
@@ -26,15 +27,16 @@ def install() -> None:
 
 
 def _set(items: Iterable[Any] = ()) -> Any:
-    # An empty set will be filled with tasks and futures, which have fixed hashes.
+    # asyncio fills an empty set with tasks and futures, which have fixed hashes.
     if items and in_workflow():
         return dict.fromkeys(items)
     return set(items)
 
 
 def _gathering_hash(gathering: asyncio.Future[Any]) -> int:
-    """Return the hash of a result of `gather`. Its class is asyncio's own, so it gets its number when it is first put
-    into a set."""
+    """Return a hash for a result of `gather`. The class of this future is asyncio's own. So the future gets its number
+    when it is first put into a set.
+    """
     numbered = getattr(gathering.get_loop(), "next_number", None)
     if numbered is None:
         return object.__hash__(gathering)
@@ -48,8 +50,8 @@ _original_wait_for = asyncio.wait_for
 
 
 async def _wait_for(fut: Any, timeout: float | None) -> Any:
-    # Python 3.11 makes a task for the coroutine; later versions do not. A run must survive an upgrade of Python, so no
-    # task is made on any version.
+    # Python 3.11 creates a task for the coroutine, and later versions do not. A run must survive an upgrade of Python,
+    # so no version creates a task here.
     if not in_workflow() or timeout is None or timeout <= 0:
         return await _original_wait_for(fut, timeout)
     async with asyncio.timeout(timeout):

@@ -16,7 +16,7 @@ class ReportingLoop(ForbiddingLoop):
     __slots__ = ("_exception_handler", "about", "closed", "run_id")
 
     def __init__(self, run_id: str) -> None:
-        self.about: Any = None  # The workflow's name; after the first call of `current_run`, its CurrentRun.
+        self.about: Any = None  # The workflow's name. After the first call of `current_run`, the CurrentRun.
         self.run_id = run_id
         self.closed = False
         self._exception_handler: Any = None
@@ -24,7 +24,8 @@ class ReportingLoop(ForbiddingLoop):
     def get_task_factory(self) -> None:
         return None
 
-    # Called for every future. bool() is False, and asyncio's C code calls it without running Python code.
+    # asyncio calls this for every future. bool() returns False, and asyncio's C code calls it without running Python
+    # code.
     get_debug = bool  # pyright: ignore[reportAssignmentType]
 
     def set_debug(self, enabled: bool) -> None:
@@ -43,12 +44,12 @@ class ReportingLoop(ForbiddingLoop):
         self._exception_handler = handler
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """Log an error that no code handles: at debug level while the loop is closed, otherwise as an error."""
+        """Log an error that no code handles: at debug level while the loop is being closed, otherwise as an error."""
         log = logger.debug if self.closed else logger.error
         log("run %s: %s", self.run_id, context.get("message"), exc_info=context.get("exception"))
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        # The garbage collector may call this at any time, but user code may run only in activations.
+        # The garbage collector may call this at any time, but the workflow's handler may run only in activations.
         if self._exception_handler is None or self.closed or not self.is_running():
             self.default_exception_handler(context)
             return

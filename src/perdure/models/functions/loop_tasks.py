@@ -1,7 +1,8 @@
-"""The tasks, futures and handles of a workflow's loop: asyncio's own, with a position in the program and a fixed hash.
+"""The tasks, futures and handles of a workflow's loop. They are asyncio's own, with a position in the program and a
+fixed hash.
 
-asyncio keeps tasks and futures in sets. If they were hashed by address, as usual, the order of a set would differ each
-time. Here each one hashes by its creation number on its loop, so a replay iterates in the original order.
+asyncio keeps tasks and futures in sets. If they were hashed by address, the order of a set would differ each time. Here
+each of them is hashed by its creation number on its loop, so a replay iterates in the original order.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _SLEPT: Final[Any] = getattr(asyncio.futures, "_set_result_unless_cancelled", No
 
 
 class GuardedCoroutine:
-    """A task's coroutine. It gets ForbiddenInWorkflow where asyncio's task throws "attached to a different loop".
+    """A task's coroutine. Where asyncio's task throws "attached to a different loop" into it, the coroutine gets
+    ForbiddenInWorkflow instead.
 
     `send` is the coroutine's own bound method, so that the guard costs almost nothing unless an error is thrown.
     """
@@ -40,7 +42,8 @@ class GuardedCoroutine:
         try:
             return self.inner.throw(error)
         finally:
-            del error  # Its traceback refers to this frame: the cycle would keep all of the workflow's objects alive.
+            # The error's traceback refers to this frame. This cycle would keep all objects of the workflow alive.
+            del error
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self.inner.__await__()
@@ -50,7 +53,10 @@ class GuardedCoroutine:
 
 
 class WorkflowTask(asyncio.Task[Any]):
-    """A task with its own branch of positions: `branch` + 1, 2, 3, … in the order of its code's requests."""
+    """A task with its own branch of positions:
+
+    `branch` + 1, 2, 3, … in the order of the requests that its code makes.
+    """
 
     __slots__ = ("branch", "count", "number")
 
@@ -63,7 +69,7 @@ class WorkflowTask(asyncio.Task[Any]):
         name: str,
         context: Context | None,
     ) -> None:
-        # asyncio's constructor puts the task into a set, so the number that it hashes by is set first.
+        # asyncio's constructor puts the task into a set, so the number for its hash is set before that.
         self.number = number
         self.branch = branch
         self.count = 0
@@ -78,7 +84,9 @@ class WorkflowTask(asyncio.Task[Any]):
 
 
 class WorkflowFuture(asyncio.Future[Any]):
-    """The result of `loop.create_future()`. The loop sets `number`: a constructor in Python would double the cost."""
+    """The result of `loop.create_future()`. The loop sets `number`, because a constructor in Python would double the
+    cost.
+    """
 
     __slots__ = ("number",)
     number: int
@@ -88,7 +96,9 @@ class WorkflowFuture(asyncio.Future[Any]):
 
 
 class StepFuture(WorkflowFuture):
-    """The future that workflow code awaits for a step. When workflow code cancels it, it notifies the loop."""
+    """The future that workflow code awaits for a step. When workflow code cancels the future, the future notifies the
+    loop.
+    """
 
     __slots__ = ("request",)
     request: StepRequest
@@ -127,8 +137,9 @@ class AskFuture(WorkflowFuture):
 
 
 class ReadyHandle(Struct, eq=False):
-    """A callback in the ready queue. It has the interface of asyncio.Handle at half the cost. The cost matters, because
-    every callback needs a handle."""
+    """A callback in the ready queue. It has the interface of asyncio.Handle, at half the cost. The cost matters,
+    because every callback needs a handle.
+    """
 
     _callback: Callable[..., object]
     _args: tuple[Any, ...]
@@ -149,7 +160,7 @@ class ReadyHandle(Struct, eq=False):
 
 
 class DurableTimerHandle(asyncio.TimerHandle):
-    """A `call_later` or `call_at` that is due in the future. asyncio notifies the loop when it is cancelled."""
+    """A `call_later` or `call_at` that is due in the future. If it is cancelled, asyncio notifies the loop."""
 
     __slots__ = ("number", "request")
     number: int

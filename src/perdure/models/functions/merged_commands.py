@@ -29,7 +29,7 @@ class Replayed:
     def commands(
         self, steps: Iterable[StepRequest], asks: Iterable[Ask], loop: WorkflowLoop, last: Commands
     ) -> Commands:
-        """Return all outstanding requests: these steps and asks, and the timers that a loop still waits for."""
+        """Return all outstanding requests: the given steps and asks, and the timers that a loop still waits for."""
         total = Commands()
         total.steps = list(steps)
         total.asks = list(asks)
@@ -69,7 +69,7 @@ class Merged:
         return self._asks.get(ask.position) is ask
 
     def answered(self, ask: Ask) -> None:
-        """Remove a request that has its answer."""
+        """Remove a request that was answered."""
         del self._asks[ask.position]
 
     def commands(self) -> Commands:
@@ -81,7 +81,7 @@ class Merged:
 
 
 class AnsweredAtOnce(Struct):
-    """The requests of a run that were answered before they were committed, and the remaining commands."""
+    """The requests of a run that were answered before they were committed, and the commands that remain."""
 
     commands: Commands
     entries: list[Entry]

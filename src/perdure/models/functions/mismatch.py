@@ -1,4 +1,4 @@
-"""Mismatches between the code and the journal: what differs, and where."""
+"""Mismatches between the code and the journal: the difference, and its place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def other_arguments(entry: Entry, entries: Sequence[Entry], now: str) -> Mismatc
 
 
 def diff(entries: Sequence[Entry], at: int, now: str) -> str:
-    """Return a text that shows the journal around entry number `at` + 1, and the action of the code there instead."""
+    """Return a text that shows the journal around entry number `at` + 1, and the request that the code makes there
+    instead.
+    """
     lines = [f"  {_line(e)}" for e in entries[max(0, at - 3) : at]]
     lines += [f"- {_line(e)}" for e in entries[at : at + 3]]
     return "\n".join([*lines, f"+ now: {now}"])

@@ -1,4 +1,4 @@
-"""The end of a run of a durable function: its status and outcome, from how its code ended."""
+"""The end of a durable function's run: its status and outcome, derived from how its code ended."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def outcome_of(
     end: Completed | Raised, workflow: Workflow[Any, Any], codec: Codec, payload_max: int, run_id: str, elapsed: int
 ) -> tuple[Status, Outcome]:
     """Return the status and the outcome of a run whose code has ended. `elapsed` is the number of the last journal
-    entry with which a timeout of the code elapsed.
+    entry at which a timeout of the code had elapsed.
 
-    A result that cannot be stored is a failure. If a signal to stop the process interrupted the code, raises that
-    KeyboardInterrupt.
+    If the result cannot be stored, the run has failed. If a signal that stops the process interrupted the code, raises
+    that KeyboardInterrupt.
     """
     if isinstance(end, Completed):
         signature = workflow.signature
@@ -46,7 +46,10 @@ def outcome_of(
 
 
 def _without_exit(end: Raised, workflow: Workflow[Any, Any], run_id: str) -> BaseException:
-    """Return the error that a run's code has raised; ForbiddenInWorkflow if the code tried to end the process."""
+    """Return the error that a run's code has raised.
+
+    If the code tried to end the process, return ForbiddenInWorkflow.
+    """
     _check_no_signal(end)
     if not isinstance(end.error, (KeyboardInterrupt, SystemExit)):
         return end.error
@@ -68,15 +71,16 @@ def end_of_rollback(end: Completed | Raised, cause: str) -> End:
 
 def _check_no_signal(end: Raised) -> None:
     if is_by_signal(end.error):
-        raise end.error  # A signal stops the process while this run's code runs. That is not an end of the run.
+        raise end.error  # A signal stops the process while this run's code executes. The run has not ended.
 
 
 __all__ = ["end_of_rollback", "outcome_of"]
 
 
 def located(entry: Entry, error: BaseException) -> Entry:
-    """Return the entry of a failure, with the place in the workflow's code where it happened. That place is known only
-    after the workflow was handed the exception."""
+    """Return the entry of a failure, and add the place in the workflow's code where the failure happened. That place is
+    known only after the workflow has received the exception.
+    """
     where = where_of(error)
     if not where or entry.failure is None:
         return entry
@@ -85,5 +89,5 @@ def located(entry: Entry, error: BaseException) -> Entry:
 
 
 async def refuse(error: BaseException) -> NoReturn:
-    """Raise the error. This is run in place of the code of a run that must not begin."""
+    """Raise the error. This runs in place of a run's code if the run must not begin."""
     raise error

@@ -31,7 +31,7 @@ def rows_of(
 def artifacts_of(
     run_id: str, workflow: str, outputs: Sequence[Output], at: int, ids: Ids, codec: Codec
 ) -> ArtifactWrites | None:
-    """Return the artifacts among the outputs, as writes of an op; None if there are none."""
+    """Return the artifacts among the outputs, as writes of an op. Return None if no output is an artifact."""
     staged = ArtifactWrites()
     for output in outputs:
         if isinstance(output, ArtifactOutput):

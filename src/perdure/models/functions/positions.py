@@ -3,8 +3,8 @@
 Each request (a step, a timer, an event, a child) takes the next number in program order. The journal has its result
 under that number.
 
-The main task's requests are "1", "2", …. A task takes the next number k of its creator's branch, and its own requests
-are "k.1", "k.2", …. Plain callbacks share the branch "c.". Steps, timers and tasks are counted together.
+The main task's requests are "1", "2", …. A task takes the next number k of its creator's branch. The task's own
+requests are "k.1", "k.2", …. Plain callbacks share the branch "c.". Steps, timers and tasks share one count.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from perdure.models.functions.forbidden import forbidden
 from perdure.models.functions.generators import GeneratorLoop
 from perdure.models.functions.loop_tasks import AskFuture, DurableTimerHandle, StepFuture, TimerFuture, WorkflowFuture
 
-# `asyncio.sleep(math.inf)` is a way to say "until cancelled": a timer this late (the year 10000) is never requested.
+# Code uses `asyncio.sleep(math.inf)` to say "until cancelled". A timer this late (the year 10000) is never requested.
 NEVER_US: Final = 253_402_300_800_000_000
 REFUSALS_MAX: Final = 1_000
 
 Args = TypeVarTuple("Args")
 
-# Before 3.12 `current_task` is a Python function around this dict.
+# Before Python 3.12, `current_task` is a Python function that reads this dict.
 _task_of: Final[Callable[[Any], Any]] = (
     asyncio.current_task if sys.version_info >= (3, 12) else vars(asyncio.tasks)["_current_tasks"].get
 )
@@ -69,12 +69,14 @@ class AskingLoop(GeneratorLoop):
 
     def __init__(self, run_id: str) -> None:
         super().__init__(run_id)
-        self.at = 0  # Microseconds since the epoch: the time of the completion handed over last.
-        # Tasks hash by number. asyncio keeps the tasks of all loops in one set, so each run counts from its own start.
-        # The low bits start at zero, so that sets of a run's tasks are mostly iterated in the order of creation.
+        self.at = 0  # Microseconds since the epoch: the time of the last completion.
+        # Tasks are hashed by number. asyncio keeps the tasks of all loops in one set, so each run begins to count at
+        # its own number. The low bits start at zero, so that iterating over a set of a run's tasks mostly follows the
+        # order of creation.
         self._number = zlib.crc32(run_id.encode()) << 16
-        self._fresh = self._number  # Objects with a greater number were made in this activation.
-        self._ready: deque[asyncio.Handle] | None = None  # Only during an activation: an empty deque takes 600 bytes.
+        self._fresh = self._number  # Objects with a greater number were created in this activation.
+        # Set only during an activation, because an empty deque takes 600 bytes.
+        self._ready: deque[asyncio.Handle] | None = None
         self._callback_count = 0
         self._refusals = 0
         self._steps: dict[str, Any] = {}
@@ -83,26 +85,26 @@ class AskingLoop(GeneratorLoop):
         self._new_timers: list[TimerRequest] | None = None
         self._steps_cancelled: list[str] | None = None
         self._timers_dropped: list[str] | None = None
-        self._only_steps = True  # True while this activation has requested only steps, and withdrawn nothing.
-        self.elapsed = 0  # The number of the last journal entry with which a timeout elapsed.
+        self._only_steps = True  # True as long as this activation has requested only steps and has withdrawn nothing.
+        self.elapsed = 0  # The number of the last journal entry at which a timeout had elapsed.
         self.has_compensations = False
-        self.has_digests = False  # Whether calls are compared by their arguments. Set by the run.
+        self.has_digests = False  # Whether replays compare the arguments of calls. The run sets this.
         self._asks: dict[str, AskFuture] = {}
         self._new_asks: list[Ask] | None = None
         self._asks_withdrawn: list[str] | None = None
         self._outputs: list[Output] | None = None
         self.keys: set[str] | None = None  # the keys under which the workflow has published
-        self.output_chars = 0  # of this activation
-        self.payload_max = 0  # How many bytes a value may take. Set by the engine.
-        # The names of a graph's executions, by position. Positions of plain callbacks are counted in the order in which
-        # the callbacks run. So after a retry by hand, a position may belong to another execution.
+        self.output_chars = 0  # characters in the outputs of this activation
+        self.payload_max = 0  # How many bytes a value may have. The engine sets this.
+        # The names of a graph's node executions, by position. Positions of plain callbacks are counted in the order in
+        # which the callbacks run. So after a retry by hand, a position may belong to another node execution.
         self.instances: dict[str, str] | None = None
-        self.awaited_by: str | None = None  # The parent that waits for this run's end. Set by the run.
-        self.life = 0  # How often the run has continued as another call. Set by the run.
-        self.rules = 0  # The version of the rules of graphs with which the run began.
+        self.awaited_by: str | None = None  # The parent that waits for this run's end. The run sets this.
+        self.life = 0  # How often the run has continued as another call. The run sets this.
+        self.rules = 0  # The version of the graph rules with which the run began.
 
     def pending(self, position: str) -> tuple[str, str] | None:
-        """Return the kind and the name of the outstanding request at `position`; None if there is none."""
+        """Return the kind and the name of the outstanding request at `position`, or None."""
         if (ask := self._asks.get(position)) is not None:
             return ask.request.kind, ask.request.name
         if (step := self._steps.get(position)) is not None:
@@ -112,17 +114,20 @@ class AskingLoop(GeneratorLoop):
         return None
 
     def instance_of(self, position: str) -> str:
-        """Return the name of the execution at `position` in this life of the run. In a function it is the position."""
+        """Return the name of the node execution at `position` in this life of the run. In a function, the name is the
+        position.
+        """
         if self.instances is None:
             return position
         if (instance := self.instances.get(position)) is not None:
             return instance
-        parts = position.split(".", 2)  # A request of a task that does a node's work: "c.7.1" of the task at "c.7".
+        # A task that does a node's work makes this request, for example "c.7.1" of the task at "c.7".
+        parts = position.split(".", 2)
         outer = self.instances.get(".".join(parts[:2])) if len(parts) == 3 else None
         return position if outer is None else f"{outer}.{parts[2]}"
 
     def is_timeout(self, position: str) -> bool:
-        """Return whether the timer at `position` is a timeout: a timer of asyncio that is not a sleep."""
+        """Return whether the timer at `position` is a timeout, that is, a timer of asyncio that is not a sleep."""
         timer = self._timers.get(position)
         return isinstance(timer, DurableTimerHandle) and timer.is_timeout
 
@@ -139,7 +144,7 @@ class AskingLoop(GeneratorLoop):
         return Outstanding(self._asks)
 
     def now(self) -> int:
-        """Return the time of the completion handed over last, in microseconds since the epoch."""
+        """Return the time of the last completion, in microseconds since the epoch."""
         return self.at
 
     def time(self) -> float:
@@ -161,7 +166,7 @@ class AskingLoop(GeneratorLoop):
         return future
 
     def request_timer(self, due_at: int, name: str) -> asyncio.Future[Any]:
-        """Return a future for (due_at, fired_at) of a timer. Cancelling it drops the timer."""
+        """Return a future for a timer. Its result is the pair (due_at, fired_at). Cancelling it drops the timer."""
         if self._refusal is not None:
             return self._refused()
         future = TimerFuture(loop=self)
@@ -171,7 +176,7 @@ class AskingLoop(GeneratorLoop):
         return future
 
     def ask(self, kind: str, name: str, what: object) -> asyncio.Future[Any]:
-        """Return a future for a request that is neither a step nor a timer. Cancelling it withdraws the request."""
+        """Return a future for any request other than a step or a timer. Cancelling it withdraws the request."""
         if self._refusal is not None:
             return self._refused()
         future = AskFuture(loop=self)
@@ -188,8 +193,9 @@ class AskingLoop(GeneratorLoop):
         return future
 
     def add_output(self, output: Output) -> asyncio.Future[Any] | None:
-        """Add an output to those of this activation. While requests are refused, raises the same error as a request, or
-        returns a future that never ends."""
+        """Add an output to the outputs of this activation. If requests are refused now, raises the same error as a
+        request would, or returns a future that never ends.
+        """
         if self._refusal is not None:
             return self._refused()
         self._only_steps = False
@@ -303,7 +309,7 @@ class AskingLoop(GeneratorLoop):
         task: Any = _task_of(self)
         try:
             task.count = count = task.count + 1
-        except AttributeError:  # A plain callback, or a task that was not made by this loop.
+        except AttributeError:  # This is a plain callback, or a task that this loop did not create.
             self._callback_count += 1
             return f"c.{self._callback_count}"
         return f"{task.branch}{count}"
@@ -345,8 +351,9 @@ class AskingLoop(GeneratorLoop):
         return self.create_future()
 
     def _raise_refusal(self) -> None:
-        """Raise the refusal. After REFUSALS_MAX times return instead, so that code which catches everything and retries
-        for ever waits for a future that never ends."""
+        """Raise the error that refuses a request. After REFUSALS_MAX times return instead. Code that catches everything
+        and retries forever then waits for a future that never ends.
+        """
         self._refusals += 1
         if self._refusals <= REFUSALS_MAX:
             raise ForbiddenInWorkflow(self._refusal or "", run_id=self.run_id)

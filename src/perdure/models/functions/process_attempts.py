@@ -31,14 +31,15 @@ class ProcessAttempts:
 
     @cached_property
     def pool(self) -> ProcessPool:
-        """The pool of worker processes, made when a step first needs it: most engines need none."""
+        """The pool of worker processes. It is created when a step first needs it, because most engines need none."""
         from perdure.models.functions.processes import ProcessPool
 
         return ProcessPool(self._processes_max, self._fence_check)
 
     def begin(self, execution: StepInFlight, pulse: AttemptInFlight) -> None:
-        """Run an attempt as soon as there is a process for it. Raises Misuse if the step cannot be called with these
-        arguments in a worker process."""
+        """Run an attempt as soon as a process is free. Raises Misuse if the step cannot be called with these arguments
+        in a worker process.
+        """
         from perdure.models.functions.processes import address_of
         from perdure.models.functions.worker import Job
 
@@ -77,7 +78,8 @@ class _Listener:
         self.append = pulse.relay
 
     def began(self) -> None:
-        # The attempt already runs. In another process it can hardly harm this one before the run is counted.
+        # The attempt is running already. It is in another process, so it can hardly harm this process before the run is
+        # counted as executing.
         execution = self._execution
         if execution.pulse is self._pulse:
             self._blame.enter(execution.live.id, execution, lambda: None)
@@ -86,7 +88,7 @@ class _Listener:
 
 def _ended(execution: StepInFlight, future: asyncio.Future[Ended]) -> None:
     if execution.task is not future:
-        return  # Its time was up.
+        return  # The attempt's time was up.
     if future.cancelled():
         execution.ended(None, asyncio.CancelledError())
         return

@@ -1,8 +1,9 @@
-"""The pool of worker processes for steps with `process=True`: spawned, never forked, each with a pipe of its own.
+"""The pool of worker processes for steps with `process=True`. Processes are spawned, never forked, and each has a pipe
+of its own.
 
-If a process dies, only its own job is lost. A process whose job is cancelled, or takes too long, is killed. Each
-process has a thread for blocking calls. The thread starts the process, sends jobs and receives messages. The pool has
-no state that a crash could lose.
+If a process dies, only its own job is lost. A process whose job is cancelled, or takes too long, is killed. For each
+process, the pool has a thread for blocking calls. The thread starts the process, sends jobs and receives messages. The
+pool keeps no state that a crash could lose.
 """
 
 from __future__ import annotations
@@ -45,16 +46,17 @@ class JobListener(Protocol):
     """Receives the messages of a job."""
 
     def began(self) -> None:
-        """The job has begun in a process. Called on the loop."""
+        """The job has begun in a process. This is called on the loop."""
         ...
 
     def beat(self, text: str | None, /) -> None:
-        """The job sent a heartbeat, with details as JSON. Called in the thread that listens to the process."""
+        """The job sent a heartbeat, with details as JSON. This is called in the thread that listens to the process."""
         ...
 
     def append(self, stream: str, text: str, /) -> None:
-        """The job appended an item to a stream, as JSON. Called in the thread that listens to the process; while this
-        call waits, the process waits too."""
+        """The job appended an item to a stream, as JSON. This is called in the thread that listens to the process.
+        While this call waits, the process waits too.
+        """
         ...
 
 
@@ -72,7 +74,10 @@ class Task:
 
 
 class ProcessPool:
-    """At most `processes_max` processes, started as they are needed. A job that finds no free process waits."""
+    """At most `processes_max` processes.
+
+    They are started when they are needed. A job waits while no process is free.
+    """
 
     def __init__(self, processes_max: int, fence_check: FenceCheck) -> None:
         """Create a pool without processes. A job that had to wait begins only if `fence_check` confirms that its run
@@ -84,12 +89,13 @@ class ProcessPool:
         self._idle: list[Member] = []
         self._waiting: OrderedDict[Task, None] = OrderedDict()
         self._is_closed = False
-        # The interpreter joins its child processes at exit, and these end only when the pool is closed.
+        # At exit, the interpreter waits for its child processes. They end only when the pool is closed.
         atexit.register(self.close)
 
     def submit(self, job: Job, listener: JobListener) -> asyncio.Future[Ended]:
-        """Run a job. Cancelling the returned future kills the process that runs it. The future raises StepProcessDied
-        or InDoubt."""
+        """Run a job. Cancelling the returned future kills the process that runs the job. The future raises
+        StepProcessDied or InDoubt.
+        """
         task = Task(job, self._loop.create_future(), listener)
         task.future.add_done_callback(partial(self._settled, task))
         self._waiting[task] = None
@@ -110,7 +116,7 @@ class ProcessPool:
         self._waiting.clear()
 
     def call_on_loop(self, callback: Callable[..., object], *args: Any) -> None:
-        """Call back on the loop, from any thread. Does nothing once the loop is closed."""
+        """Call a function on the loop. This can be called from any thread. It does nothing once the loop is closed."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *args)
 
@@ -120,7 +126,7 @@ class ProcessPool:
             task.listener.began()
 
     def ended(self, member: Member, task: Task, end: Ended) -> None:
-        if member not in self._members:  # It was killed in the meantime.
+        if member not in self._members:  # The process was killed in the meantime.
             return
         task.member = member.task = None
         member.has_served = True
@@ -139,7 +145,7 @@ class ProcessPool:
             task.member = None
             if task.has_begun or not member.has_served:
                 task.future.set_exception(_death(task, exit_code, how))
-            else:  # The process died while it was idle, and was given the job before that was noticed.
+            else:  # The process died while it was idle. It was given the job before its death was noticed.
                 self._waiting[task] = None
                 self._waiting.move_to_end(task, last=False)
         self._go_on()
@@ -177,8 +183,9 @@ class ProcessPool:
 
 
 class Member:
-    """One process of the pool, and the thread that serves it. `_drive` and the methods below it run in that thread, all
-    others on the loop."""
+    """One process of the pool, and the thread that serves it. `_drive` and the methods below it run in that thread. All
+    other methods run on the loop.
+    """
 
     def __init__(self, pool: ProcessPool) -> None:
         self.task: Task | None = None
@@ -195,7 +202,7 @@ class Member:
         self._tasks.put(task)
 
     def dismiss(self) -> None:
-        """Let the process end by itself, since it has nothing to do."""
+        """Let the process end by itself, because there is no work for it."""
         self._tasks.put(None)
 
     def kill(self) -> None:
@@ -247,7 +254,8 @@ class Member:
 
     def _serve(self, process: SpawnProcess, connection: Connection) -> None:
         """Pass jobs to the process until there are no more. Raises EOFError and OSError if the process is gone, and
-        TimeoutError if it does not get ready in time."""
+        TimeoutError if the process does not become ready in time.
+        """
         if not connection.poll(START_MAX_S):
             raise TimeoutError(f"it was not ready after {START_MAX_S} s")
         _receive(connection)
@@ -255,7 +263,7 @@ class Member:
         while (task := self._tasks.get()) is not None:
             connection.send_bytes(to_json(task.job))
             while True:
-                # The end of the pipe is not seen while a process that the worker forked still has it open.
+                # If the worker has forked a process that still has the pipe open, the pipe does not end.
                 while not connection.poll(_LOOK_EVERY_S):
                     if not process.is_alive():
                         raise EOFError
@@ -297,7 +305,7 @@ def address_of(step: Step[Any, Any]) -> tuple[str, str]:
 
 
 def _is_importable(main: Any) -> bool:
-    """Return whether multiprocessing will import this main module in a process that it spawns."""
+    """Return whether multiprocessing will import this main module in processes that it spawns."""
     spec = getattr(main, "__spec__", None)
     if spec is not None:
         return not (spec.name == "__main__" or spec.name.endswith(".__main__"))
@@ -306,7 +314,9 @@ def _is_importable(main: Any) -> bool:
 
 
 def _reap(process: SpawnProcess) -> int | None:
-    """Wait until a process that has lost its pipe has ended, and kill it if it does not end. Returns its exit code."""
+    """Wait until a process that has lost its pipe has ended. If it does not end, kill it. Returns the process's exit
+    code.
+    """
     if process.is_alive():
         process.join(_EXIT_MAX_S)
     if process.is_alive():

@@ -1,8 +1,8 @@
-"""Publications: values under keys and items of streams, by which workflow code informs readers outside.
+"""Publications: workflow code publishes values under keys, and appends items to streams, for readers outside.
 
-They are outputs of an activation: committed with its requests, visible from then on and never before. A replay does not
-publish anything twice. An output has no position in the program and is not answered, so code changes may add or remove
-outputs.
+Publications are outputs of an activation. They are committed together with the activation's requests, and visible from
+then on. A replay does not publish anything twice. An output has no position in the program, and gets no answer. So
+changed code may add or remove outputs.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from perdure.values.checks import checked_text
 from perdure.values.json import to_text
 
 KEYS_MAX: Final = 1_000
-RESERVED: Final = frozenset({"perdure.definition"})  # Perdure's own keys, which are not shown
+RESERVED: Final = frozenset({"perdure.definition"})  # Perdure's own keys, which readers do not see
 OUTPUTS_MAX: Final = 10_000
 OUTPUT_CHARS_MAX: Final = 16 * 1024 * 1024
 
 
 @checked
 async def publish(key: str, value: Any) -> None:
-    """Publish a value under a key of this run. It replaces the key's earlier value. `run.published()` reads it.
+    """Publish a value under a key of this run. It replaces the key's earlier value. Read the value with
+    `run.published()`.
 
-    The value can be read after the commit that makes this part of the workflow durable, while the run lives and
-    afterwards. A crash before that commit leaves the old value until the code runs again. Raises UnstorableValue,
-    InvalidArguments, NotInWorkflow; Misuse for more than a thousand keys.
+    The value can be read after the commit that makes this part of the workflow durable. It stays after the run has
+    ended. If a crash comes before that commit, the old value stays until the code runs again. Raises UnstorableValue,
+    InvalidArguments, NotInWorkflow. Raises Misuse for more than a thousand keys.
     """
     loop = require_loop("publish")
     checked_text(key, "a key")
@@ -46,7 +47,7 @@ async def publish(key: str, value: Any) -> None:
 
 @checked
 class Stream:
-    """A stream of a run, for the run's own workflow code."""
+    """A stream of a run, for use in the run's own workflow code."""
 
     __slots__ = ("name",)
 
@@ -54,7 +55,7 @@ class Stream:
         self.name = checked_text(name, "a stream's name")
 
     async def append(self, value: Any) -> None:
-        """Append an item. Readers of `run.stream(name)` get it once, and in order.
+        """Append an item. Readers of `run.stream(name)` get each item once, and in order.
 
         The item can be read after the commit that makes this part of the workflow durable. Steps append to the same
         streams with `current_step().append(name, value)`. All items of a stream are in the order of their commits.
@@ -72,18 +73,22 @@ class Stream:
 
 @checked
 def stream(name: str) -> Stream:
-    """Return a stream of this run, to append to. It begins with its first item, and ends with the run."""
+    """Return a stream of this run, to which the workflow can append items. The stream begins with its first item, and
+    ends with the run.
+    """
     return Stream(name)
 
 
 async def add_output(loop: WorkflowLoop, output: Output) -> None:
-    """Add an output to those of the activation. Raises Misuse if there are too many of them."""
+    """Add an output to the outputs of the activation. Raises Misuse if the activation has too many outputs."""
     if (never := add_output_nowait(loop, output)) is not None:
         await never
 
 
 def add_output_nowait(loop: WorkflowLoop, output: Output) -> asyncio.Future[Any] | None:
-    """Add an output, as `add_output` does, for code that does not await. A future that it returns never ends."""
+    """Add an output as `add_output` does. This is for code that cannot await. If this returns a future, the future
+    never ends.
+    """
     chars_max = max(OUTPUT_CHARS_MAX, loop.payload_max)
     if len(loop.outputs) >= OUTPUTS_MAX or loop.output_chars + len(output.value) > chars_max:
         raise Misuse(

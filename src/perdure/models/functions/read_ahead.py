@@ -1,8 +1,8 @@
-"""Read-ahead: a run reads events that were sent before it asked for them at once, many in one commit.
+"""Read-ahead: a run reads many events in one commit if they were sent before the run asked for them.
 
-Usually a run that waits for an event gets it after the wait is committed. If the event is already in the mailbox, the
-run does not wait: the event is journaled together with the run's next requests. So fifty thousand events take a few
-hundred commits.
+Usually a run gets an event after its wait for the event is committed. If the event is already in the mailbox, the run
+does not wait. The event is journaled together with the run's next requests. So fifty thousand events take a few hundred
+commits.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from perdure.models.functions.commands import Ask
 from perdure.models.functions.waits import misfit_of, won_by_event
 from perdure.ports import Codec
 
-# Limits for one advance of a run. Nothing else runs in the process meanwhile, and all events are in one batch.
+# Limits for one advance of a run. Nothing else runs in the process during an advance, and all its events are in one
+# batch.
 EVENTS_MAX: Final = 128
 CHARS_MAX: Final = 1_000_000
 
 
 class ReadAhead:
-    """The events that one advance of a run may read from the run's mailbox, as it was last committed.
+    """The events that one advance of a run may read. They come from the last committed state of the run's mailbox.
 
     An event that was sent to a run stays in the run's mailbox until the run reads it, or until it expires.
     """
@@ -37,13 +38,13 @@ class ReadAhead:
         self.event_ids: list[str] = []
 
     def read(self, ask: Ask, at: int) -> str | None:
-        """Return the value of the journal entry of a request for events, if a matching event is in the mailbox.
+        """Return the value of the journal entry for a request for events, if a matching event is in the mailbox.
 
-        It is the event that the kernel would deliver. Returns None if there is no event.
+        The event is the one that the kernel would deliver. Returns None if no event matches.
 
         If the event does not fit the event class that the run waits for, this and all later calls return None. Then the
-        event is delivered and set aside in the usual way, and later events are delivered after it. So the order of
-        waits and of events does not change.
+        event is delivered in the usual way and becomes a dead letter. Later events are delivered after it. So the order
+        of waits and the order of events do not change.
         """
         if self._is_over or not self._box.unread:
             return None

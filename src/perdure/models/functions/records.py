@@ -1,4 +1,4 @@
-"""Versioned records for steps: the records of an engine's store are one of its resources."""
+"""Versioned records for steps. An engine offers the records of its store to steps as a resource."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class Records:
         self._codec = codec
 
     async def get(self, kind: str, name: str, version: int | None = None) -> tuple[int, Any] | None:
-        """Return the version and the body of a record, or None if it does not exist. Reads the newest version unless a
-        version is given. Raises StoreError."""
+        """Return the version and the body of a record, or None if it does not exist. Without `version`, return the
+        newest version. Raises StoreError.
+        """
         found = await self._store().record(kind, name, version)
         return None if found is None else (found.version, msgspec.json.decode(self._codec.decode(found.body)))

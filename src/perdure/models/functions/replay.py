@@ -1,8 +1,8 @@
-"""Replay: a journal is handed to the code of a run again, entry by entry, so that the run is where it was. Does no I/O.
+"""Replay: the journal is handed to a run's code again, entry by entry, until the code is where it was. Does no I/O.
 
-Nothing is executed: results and failures come from the journal, so the code takes the same branches. If the code's
-requests differ from the journal, that is a mismatch (mismatch.py). revival.py reads the journals and has them replayed;
-resumption.py matches the outstanding requests with the stored waits.
+No step is executed. Results and failures come from the journal, so the code takes the same branches. If the code's
+requests differ from the journal, a replay raises a mismatch (mismatch.py). revival.py reads the journals and has them
+replayed. resumption.py matches the outstanding requests with the stored waits.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def replay(
 ) -> Pieces[Commands]:
     """Replay a journal on a new loop, and return the requests that are outstanding at its end. Raises Mismatch.
 
-    `is_begun` says that the run made requests before, though the journal may be empty. Between two pieces nothing
-    may be handed to the run.
+    With `is_begun`, the run has made requests before, although its journal may be empty. Between two pieces nothing may
+    be handed to the run.
 
-    The outputs of an activation are committed with its entry, so they are not written again. There are two
-    exceptions: the first activation has no entry, and after a retry the last activation before the failure may come
-    further with other code.
+    The outputs of an activation were committed with its entry, so they are not written again. There are two exceptions.
+    The first activation has no entry. And after a retry, changed code may get further in the last activation before the
+    failure.
     """
     live.has_waited = live.has_staged = True
     outlines, entries = split(entries)
@@ -54,8 +54,9 @@ def replay(
 
 
 def undo(live: LiveRun, input: str, entries: Sequence[Entry], created_at: int, failure: str) -> Pieces[Commands]:
-    """Replay a run that rolls back: first its own code, to find its compensations, then the rollback so far. Raises
-    Mismatch."""
+    """Replay a run that rolls back. First replay its own code, to find its compensations, and then the part of the
+    rollback that is done. Raises Mismatch.
+    """
     live.undone_for = failure
     outlines, entries = split(entries)
     forward = [entry for entry in entries if not entry.position.startswith(BRANCH)]
@@ -65,7 +66,7 @@ def undo(live: LiveRun, input: str, entries: Sequence[Entry], created_at: int, f
     live.starting.clear()
     live.requests.clear()
     about, life = live.loop.about, live.loop.life
-    # As in LiveRun.
+    # See LiveRun for the reason.
     live.loop = WorkflowLoop(run_id=live.id, callbacks_max=live.callbacks_max, branch=BRANCH)  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
     live.loop.about, live.loop.life = about, life
     live.loop.payload_max = live.payload_max

@@ -1,4 +1,4 @@
-"""Rows of requests: the waits, children and continuations of a run, as the store has them."""
+"""Rows of requests: the waits, children and continuations of a run, in the form in which the store keeps them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Begun = tuple[list[Wait], list[Start], list[Task]]
 
 
 class Waiter(Protocol):
-    """A live run and its waits. `children` are the ids of the children that it awaits, by position."""
+    """A live run, from the point of view of its waits. `children` are the ids of the awaited children, by position."""
 
     id: str
     codec: Codec
@@ -32,7 +32,7 @@ class Waiter(Protocol):
 
 
 def begin_waiting(live: Waiter, commands: Commands, at: int) -> Pieces[Begun]:
-    """Return the rows of a run's requests: its waits, and the children and tasks that it starts and waits for."""
+    """Return the rows of a run's new requests: its waits, and the children and tasks that it starts."""
     waits = [
         Wait(run_id=live.id, position=t.position, kind="timer", name=t.name, due_at=t.due_at, since=t.since)
         for t in commands.timers
@@ -55,7 +55,7 @@ def begin_waiting(live: Waiter, commands: Commands, at: int) -> Pieces[Begun]:
 
 
 def stop_waiting(live: Waiter, commands: Commands) -> tuple[list[str], list[str]]:
-    """Return the positions that a run no longer waits at, and the children that it no longer needs."""
+    """Return the positions at which a run no longer waits, and the children that it no longer needs."""
     withdrawn = [live.children.pop(position, None) for position in commands.asks_withdrawn]
     cancels = [child_id for child_id in withdrawn if child_id is not None]
     dropped = [*commands.asks_withdrawn, *commands.timers_dropped]
@@ -84,10 +84,10 @@ def start_of(live: Waiter, ask: Ask, child_id: str, at: int) -> Start:
 
 
 def waits_of(live: Waiter, ask: Ask, at: int) -> tuple[tuple[Wait, ...], tuple[Start, ...]]:
-    """Return the rows of a request, and the start of its child, if it starts one."""
+    """Return the rows of a request, and the start of a child if the request starts a child."""
     if ask.kind == "wait":
         return ask.what.rows(live.id, ask), ()
-    if ask.kind == "start":  # The caller has given the child's id. Whether the id is free is not known yet.
+    if ask.kind == "start":  # The caller has given the child's id. It is not known yet whether the id is free.
         return (), ()
     starts: tuple[Start, ...] = ()
     child_id = live.children.get(ask.position)

@@ -1,7 +1,7 @@
 """Resumption: a replayed run goes on. The requests of its code are matched with the stored waits.
 
-A stored wait must match the code's request, since its answer is never handed to another request. A stored time counts,
-even if the code computes another time. In a run that was retried, a timeout that has passed begins anew.
+A stored wait must match the code's request, because its answer must never be handed to another request. A stored time
+counts, even if the code computes another time. If a run was retried, a timeout that has passed begins again.
 """
 
 from __future__ import annotations
@@ -27,19 +27,24 @@ _OF_STEPS = ("retry", "beat")
 
 
 class Resumed(Struct):
-    """The outstanding requests that are stored. New requests stay in the commands."""
+    """The outstanding requests of a run that are already stored.
+
+    New requests are not here; they stay in the commands.
+    """
 
     timers: list[TimerRequest]
     asks: list[Ask]
 
     @staticmethod
     def is_all_of(commands: Commands) -> bool:
-        """Return whether the commands contain nothing new."""
+        """Return whether the commands contain no new requests."""
         return commands.end is None and not (commands.timers or commands.asks or commands.outputs)
 
 
 def undelivered(run_id: str, waits: Sequence[Wait], mailbox: Mailbox) -> list[Deliver]:
-    """Return the deliveries that a run got before it was replayed: the events that won its waits, then ends of runs."""
+    """Return the deliveries that a run got before it was replayed. First come the events that won its waits, then the
+    ends of runs.
+    """
     won = [event for _, event in sorted(mailbox.given.values(), key=itemgetter(0))]
     ends = [wait for wait in waits if wait.target is not None and wait.due_at == 0]
     return [
@@ -49,8 +54,9 @@ def undelivered(run_id: str, waits: Sequence[Wait], mailbox: Mailbox) -> list[De
 
 
 def resume(live: LiveRun, commands: Commands, waits: Sequence[Wait], now: int) -> Resumed:
-    """Separate the stored requests of a replayed run from the new ones. Raises Mismatch if the stored waits do not
-    match the code's requests."""
+    """Separate the stored requests of a replayed run from its new requests. Raises Mismatch if the stored waits do not
+    match the code's requests.
+    """
     stored: dict[str, list[Wait]] = {}
     for wait in sorted(waits, key=lambda wait: wait.option):
         stored.setdefault(wait.position, []).append(wait)
@@ -92,10 +98,10 @@ def find_staged(live: LiveRun, found: Sequence[Staged]) -> None:
 
 
 def steps_anew(live: LiveRun, commands: Commands, now: int) -> None:
-    """Restart the elapsed total timeouts of steps, in a run that was retried.
+    """Restart the total timeouts of steps that have elapsed, in a run that was retried.
 
-    The run may have failed because of the elapsed timeout. The new timeout counts from the first attempt after the
-    retry if that attempt is stored, otherwise from now.
+    The elapsed timeout may be the reason why the run had failed. If the first attempt after the retry is stored, the
+    new timeout counts from that attempt. Otherwise it counts from now.
     """
     if not live.is_retried:
         return
@@ -146,7 +152,10 @@ def _check(live: LiveRun, commands: Commands, stored: dict[str, list[Wait]]) -> 
 
 
 def _rows_of(live: LiveRun, ask: Ask) -> tuple[Wait, ...]:
-    """Return the rows that a request would have. Ids of tasks and children are not known here, and do not matter."""
+    """Return the rows that a request would have.
+
+    The ids of tasks and children are not known here, and do not matter.
+    """
     if ask.kind == "wait":
         return tuple(ask.what.rows(live.id, ask))
     if ask.kind == "task":
@@ -195,7 +204,8 @@ def _option(wait: Wait) -> str:
 
 
 def _with_stored_time(live: LiveRun, ask: Ask, rows: Sequence[Wait]) -> Ask:
-    # A wait that was won by the end of a run has no stored time any more. In that case the code's time does no harm.
+    # If the end of a run has won the wait, the wait has no stored time any more. Then using the time from the code is
+    # harmless.
     due_at = {wait.option: wait.due_at for wait in rows if wait.kind == "timer" and wait.due_at}
     return _with_time(live, ask, due_at, ask.since) if due_at and due_at != ask.what.due_at else ask
 

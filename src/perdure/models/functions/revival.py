@@ -1,4 +1,4 @@
-"""Revival: it brings runs back to memory. It reads their journals from the store, and replays them in pieces."""
+"""Revival: runs come back into memory. Their journals are read from the store and replayed in pieces."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ _AGAIN_US: Final = 1_000_000
 
 
 class Revival:
-    """The runs that are being read or replayed. Deliveries that arrive for a run meanwhile are kept until the run is
-    live."""
+    """The runs that are being read or replayed.
+
+    Deliveries that arrive for such a run are kept until the run is live.
+    """
 
     def __init__(
         self, parts: HostParts, runs: LiveRuns, activations: Activations, steps: Steps, answers: Answers, gate: Gate
@@ -54,7 +56,7 @@ class Revival:
         self._outage = Outage("runs")
         self._loader = Loader(parts.store, parts.timers)
         self.waking: dict[str, asyncio.Future[Journal]] = {}
-        self._replaying: dict[str, LiveRun] = {}  # those of `waking` whose journal has been read
+        self._replaying: dict[str, LiveRun] = {}  # the runs of `waking` whose journals have been read
         self._arrived: dict[str, list[Deliver]] = {}
 
     def __len__(self) -> int:
@@ -62,8 +64,9 @@ class Revival:
         return len(self.waking)
 
     def forget(self, run_id: str) -> LiveRun | None:
-        """Stop bringing a run back to memory. Returns its live run if the run is being replayed. The caller closes the
-        live run."""
+        """Stop bringing a run back into memory. Returns the live run if the run is being replayed. The caller must
+        close the live run.
+        """
         self._arrived.pop(run_id, None)
         if (reading := self.waking.pop(run_id, None)) is not None:
             reading.cancel()
@@ -74,20 +77,21 @@ class Revival:
         self._loader.close()
 
     def deliver(self, effect: Deliver) -> None:
-        """Keep a delivery for a run that is not live, and bring the run back to memory."""
+        """Keep a delivery for a run that is not live, and bring the run back into memory."""
         if effect.run_id in self.waking:
             self._arrived.setdefault(effect.run_id, []).append(effect)
             return
         run = self._coordinator.loaded(effect.run_id)
         if run is not None and run.status is Status.SUSPENDED and not run.hold:
-            # A run with another status was claimed a moment ago. Its `Begin` follows, and reads all of this.
+            # A run with another status was claimed a moment ago. A `Begin` for the run follows, and reads the delivery
+            # too.
             self.wake(run)
             self._arrived.setdefault(effect.run_id, []).append(effect)
 
     # Reading.
 
     def wake(self, run: Run) -> None:
-        """Bring a run back to memory from its journal."""
+        """Bring a run back into memory from its journal."""
         if run.id in self.waking or run.id in self._runs.by_id or self._slots.is_closed:
             return
         reading = self._loader.load(run.id)
@@ -97,7 +101,7 @@ class Revival:
         reading.add_done_callback(partial(self._loaded, run))
 
     async def _with_cause(self, run: Run, reading: Awaitable[Journal]) -> Journal:
-        """Return a run's journal, with the failure that caused the run's rollback."""
+        """Return a run's journal. For a run that rolls back, include the failure that caused the rollback."""
         journal = await reading
         failure = (await self._store.get([run.id]))[run.id].outcome.failure or ""
         return replace(journal, failure=failure)
@@ -106,7 +110,7 @@ class Revival:
         if reading.cancelled():
             return
         error = reading.exception()
-        if self.waking.get(run.id) is not reading:  # It was dropped meanwhile, and perhaps claimed again.
+        if self.waking.get(run.id) is not reading:  # The run was dropped in the meantime, and perhaps claimed again.
             return
         missing = None if error is not None else missing_entry(reading.result().entries)
         if error is None and missing is None:
@@ -147,12 +151,13 @@ class Revival:
         self._replay_on(live, run, stored, work)
 
     def _replay_on(self, live: LiveRun, run: Run, stored: Journal, work: Pieces[Commands]) -> None:
-        """Do the next piece of a replay, one in each turn of the loop. Until the last piece the run stays in
-        `waking`."""
+        """Do the next piece of a replay. Each turn of the loop does one piece. Until the last piece the run stays in
+        `waking`.
+        """
         if self._replaying.get(run.id) is not live:
             return
         if self._slots.is_closed:
-            return  # The host closes this run with all others.
+            return  # The host closes this run together with all other runs.
         activate: Callable[[], None]
         try:
             next(work)

@@ -1,7 +1,8 @@
 """A live run of a durable function: its loop and its requests. Does no I/O.
 
-Live and replay take the same path, one completion at a time. `step_done` and `timer_fired` build the journal entry,
-hand the loop the value decoded from it, and return the op. replay.py hands over the entries of the journal.
+A live run and a replay take the same path, one completion at a time. `step_done` and `timer_fired` build the journal
+entry, hand the value that was decoded from it to the loop, and return the op. In a replay, replay.py hands over the
+entries of the journal.
 """
 
 from __future__ import annotations
@@ -43,18 +44,20 @@ from perdure.ports import Codec, Ids, PlainCodec
 from perdure.values.failures import mark, rebuild, to_failure
 from perdure.values.json import to_text
 
-_NOTHING: Begun = ([], [], [])  # never added to
+_NOTHING: Begun = ([], [], [])  # shared, so nothing may be added to it
 _WITH_ARGUMENTS = ("child", "start", "compensate")
-_SET_BACK_US = 1_000_000  # A clock that goes back by less was corrected, or belongs to another machine.
+# If a clock goes back by less than this, it was corrected, or the time came from another machine.
+_SET_BACK_US = 1_000_000
 
 
 class LiveRun:
-    """One run in memory. The dictionaries are by position.
+    """One run in memory. The keys of all dictionaries are positions.
 
-    `requests` are its steps in flight. `retries` are the stored waits of steps that were tried before. `pausing` are
-    the steps among these that wait for their next attempt now. `staged` are the results that transactional steps
-    committed before a crash. `asks` are its other requests, and `children` are the ids of the children that it awaits.
-    `gate` has an action for each advance that is not committed yet, to be done after its commit.
+    `requests` are the steps that have not ended. `retries` are the stored waits of steps that have had an attempt
+    before. `pausing` are the steps in `retries` that wait for their next attempt now. `staged` are the results that
+    transactional steps had committed before a crash. `asks` are all other requests. `children` are the ids of the
+    awaited children. `gate` has an action for each advance that is not committed yet. The action is performed after the
+    commit.
     """
 
     __slots__ = (
@@ -71,74 +74,76 @@ class LiveRun:
         self.id = run.id
         self.claim = run.claim
         self.workflow = workflow
-        # The methods that it refuses are not written out, so type checkers take the class for abstract.
+        # The class does not define the methods that it refuses, so type checkers think that it is abstract.
         self.loop = WorkflowLoop(run_id=run.id, callbacks_max=callbacks_max)  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
         self.loop.about = run.workflow
         self.loop.awaited_by = run.parent_id if run.bond in ("awaited", "called") else None
         self.loop.life = life_of(run.origin)
         self.requests: dict[str, StepRequest] = {}
         self.asks: dict[str, Ask] = {}
-        # Dictionaries where sets and lists would do: an empty one is small, and not tracked by the garbage collector.
-        self.starting: dict[str, None] = {}  # those of `asks` that wait for a child's id
+        # These are dictionaries, although sets and lists would be enough. An empty dictionary is small, and the garbage
+        # collector does not track it.
+        self.starting: dict[str, None] = {}  # the requests in `asks` that wait for a child's id
         self.children: dict[str, str] = {}
         self.compensations: dict[int, Compensation] = {}  # in the order of registration
-        self.undone_for: str | None = None  # during a rollback: the stored failure that caused it
+        self.undone_for: str | None = None  # during a rollback: the stored failure that caused the rollback
         self.callbacks_max = callbacks_max
         self.input = ""
-        self.running: dict[str, Any] = {}  # position -> its execution, for the step runner
+        self.running: dict[str, Any] = {}  # position -> the execution of its step
         self.retries: dict[str, Wait] = {}
         self.pausing: dict[str, None] = {}
         self.staged: dict[str, Staged] = {}
-        self.timers: dict[str, Any] = {}  # position -> its armed timer
+        self.timers: dict[str, Any] = {}  # position -> the armed timer
         self.gate: deque[Commands | Callable[[], None]] = deque()
         self.seq = 0
         self.ended = False
         self.has_waited = False
-        self.has_staged = False  # True if artifacts were staged, or may have been
-        self.fetching = 0  # ends of other runs that are being read for it
+        self.has_staged = False  # True if artifacts were staged, or may have been staged
+        self.fetching = 0  # how many ends of other runs are being read for this run
         self.codec = codec
         self.ids = ids
         self._box = mailbox
         self._encode = None if type(codec) is PlainCodec else codec.encode
-        # If values are encrypted, there are no digests: a digest would reveal arguments that can be guessed. The loop
-        # of a rollback has none either: its calls come from the registered compensations, which are compared.
+        # If values are encrypted, there are no digests, because a digest would reveal arguments that can be guessed.
+        # The loop of a rollback has no digests either. Its calls come from the registered compensations, and these are
+        # compared.
         self.loop.has_digests = self._encode is None
         self.payload_max = self.loop.payload_max = payload_max
         self.is_retried = run.attempt > 1
         self._attempt = run.attempt
-        self._outline: Outline | None = None  # to be written with the next advance
+        self._outline: Outline | None = None  # the outline to write with the next advance
 
     @property
     def idle(self) -> bool:
         """Whether nothing runs, so that all outstanding requests are durable.
 
-        The start of a child under an id that the caller gave is not durable: nothing in the store would wake the run.
+        The start of a child under an id that the caller gave is not durable: no row in the store would wake the run.
         """
         return len(self.requests) == len(self.pausing) and not self.starting
 
     def key_of(self, position: str) -> str:
         """Return the idempotency key of the step at a position.
 
-        It is the same in all attempts of the step, in every process, and different for every other step. Positions have
-        no colon, so no two runs share a key. The keys of a run's first life have no number of the life, as in versions
-        that did not count lives.
+        The key is the same in all attempts of the step, in every process. Every other step has another key. Positions
+        have no colon, so no two runs share a key. The keys of a run's first life do not contain the number of the life.
+        Earlier versions of Perdure, which did not count lives, wrote the same keys.
         """
         instance = self.loop.instance_of(position)
         return f"{self.id}:{instance}@{self.loop.life}" if self.loop.life else f"{self.id}:{instance}"
 
     def time(self, now: int) -> int:
-        """Return the time at which the run goes on, if the clock says `now`.
+        """Return the time at which the run goes on if the clock says `now`.
 
         The run's time never goes back, unless the clock was set back by more than a second. Then the run's time goes
-        back too, because otherwise the run's sleeps would take longer by that much.
+        back too. Otherwise the run's sleeps would take longer by that amount.
         """
         return now if now < self.loop.at - _SET_BACK_US else max(self.loop.at, now)
 
     def begin(self, input: str, at: int) -> Commands | None:
-        """Do the first activation. Returns None if it takes more than one piece (see `begin_on`).
+        """Do the first activation. Returns None if the activation takes more than one piece (see `begin_on`).
 
-        A run whose input does not fit the code fails with InvalidArguments: the caller who started it did not have the
-        code to check the input against.
+        If the input does not fit the code, the run fails with InvalidArguments. In this case, the caller who started
+        the run did not have the code to check the input.
         """
         if self.workflow.outline is not None:
             self.compare((), is_begun=False)
@@ -149,10 +154,10 @@ class LiveRun:
         return None if begun is None else self.took(begun)
 
     def begin_on(self, begun: Commands | None, now: Callable[[], int]) -> Pieces[Advance | Commands]:
-        """Do the rest of the first activation, and return the op that makes it durable.
+        """Do the rest of the first activation, and return the op that makes the activation durable.
 
-        This is done in pieces, since a run may ask for ten thousand children at once. If the run asks only for steps,
-        no op is needed, and the commands are returned. Between two pieces nothing may be handed to the run.
+        The activation is done in pieces, because a run may ask for ten thousand children at once. If the run asks only
+        for steps, no op is needed. Then the commands are returned. Between two pieces nothing may be handed to the run.
         """
         commands = self.took((yield from self.loop.begin_on())) if begun is None else begun
         if commands.only_steps and commands.end is None and not self.idle:
@@ -165,9 +170,9 @@ class LiveRun:
         return self._advance_at_length(answered.commands, at, "started", entries, (), (), (), answered, waiting)
 
     def compare(self, outlines: Sequence[Entry], *, is_begun: bool) -> None:
-        """Check that the definition is the one with which the run began. Raises Mismatch.
+        """Check that the definition is the definition with which the run began. Raises Mismatch.
 
-        A retry by hand takes the current definition, as far as the journal fits it.
+        A run that was retried by hand uses the current definition, as far as its journal fits.
         """
         outline = self.workflow.outline
         if outline is None or (is_begun and not outlines):
@@ -191,7 +196,7 @@ class LiveRun:
         return self.took(self.loop.begin(lambda: refuse(refused), at))
 
     def read(self, ask: Ask, text: str) -> Any:
-        """Return the value that workflow code gets for a request, from the value of the journal entry."""
+        """Return the value that workflow code gets for a request, read from the value of the journal entry."""
         if ask.kind == "wait":
             got = read_won(ask.what, from_json(text, type=Won))
             if isinstance(got, RunEnded) and got.error is not None:
@@ -218,7 +223,10 @@ class LiveRun:
         self, ask: Ask, text: str | None, error: BaseException | None, *, at: int, read: tuple[str, ...] = (),
         consumed: tuple[str, ...] = (),
     ) -> Advance:  # fmt: skip
-        """Journal the answer to a request (JSON, or an error), go on with the run, and return the op to write."""
+        """Journal the answer to a request, which is JSON or an error.
+
+        Go on with the run, and return the op to write.
+        """
         at = self.time(at)
         entry, value, error = self._ask_entry(ask, text, error, at)
         commands = self.took(self.loop.complete_ask(ask.position, at, value=value, error=error))
@@ -303,8 +311,9 @@ class LiveRun:
         return self.advance(commands, at, "step finished", (entry,), dropped)
 
     def step_staged(self, request: StepRequest, staged: Staged, at: int) -> Advance:
-        """Journal the result that a transactional step has committed, in this process or in an earlier one, go on with
-        the run, and return the op to write. The commit of the entry removes the staged result. Raises Mismatch."""
+        """Journal the result that a transactional step has committed, in this process or in an earlier process. Go on
+        with the run, and return the op to write. The commit of the entry removes the staged result. Raises Mismatch.
+        """
         position, name = request.position, request.name
         at = self.time(at)
         call: StepCall[Any] = request.call
@@ -348,7 +357,7 @@ class LiveRun:
         return self.advance(commands, at, "timer fired", (entry,), (timer.position,))
 
     def fire(self, position: str, at: int) -> Commands:
-        """Hand over a due timer, and remember its entry if the timer was a timeout."""
+        """Hand over a due timer. If the timer was a timeout, remember its entry."""
         if self.loop.is_timeout(position):
             self.loop.elapsed = self.seq
         return self.took(self.loop.fire_timer(position, at))
@@ -357,7 +366,7 @@ class LiveRun:
         self, commands: Commands, at: int, cause: str, entries: tuple[Entry, ...] = (), dropped: tuple[str, ...] = (),
         *, read: tuple[str, ...] = (), consumed: tuple[str, ...] = (),
     ) -> Advance:  # fmt: skip
-        """Return the op that makes these commands durable. The gate releases them once the op is committed."""
+        """Return the op that makes these commands durable. The gate performs the commands once the op is committed."""
         answered = NOTHING_AT_ONCE
         if commands.asks:
             answered = at_once(self._answer_at_once(commands, at, entries))
@@ -365,7 +374,7 @@ class LiveRun:
         if self._outline is not None:
             entries += self.take_outline(at)
         self.gate.append(commands)
-        # The hot path: the run goes on with steps and nothing else.
+        # The hot path: the run asks only for steps.
         if commands.only_steps and self.requests and not (self.pausing or read or consumed):
             return Advance(
                 run_id=self.id,
@@ -380,7 +389,9 @@ class LiveRun:
         return self._advance_at_length(commands, at, cause, entries, dropped, read, consumed, answered, begun)
 
     def take_outline(self, at: int) -> tuple[Entry, ...]:
-        """Return the entry that says with which definition the run began; nothing if it is already written."""
+        """Return the entry that says with which definition the run began. Return nothing if the entry is already
+        written.
+        """
         outline, self._outline = self._outline, None
         if outline is None:
             return ()
@@ -431,15 +442,13 @@ class LiveRun:
         )
 
     def _answer_at_once(self, commands: Commands, at: int, entries: tuple[Entry, ...]) -> Pieces[AnsweredAtOnce]:
-        """Answer the requests that can be answered at once, and go on with the run. All of this is committed together
-        afterwards.
-
-        These are: ids of children that are started and not awaited, registrations of compensations, and events that
-        were sent before.
+        """Answer the requests that can be answered at once, and go on with the run. These are ids of children that are
+        started and not awaited, registrations of compensations, and events that were sent before. All of this is
+        committed together afterwards.
         """
         total = Merged()
         answered = AnsweredAtOnce(commands, [*entries])
-        # An advance that is not committed yet may wait for the same events that are now in the mailbox.
+        # An advance that is not committed yet may wait for the events that are now in the mailbox.
         ahead = None if self.gate or self._box is None else ReadAhead(self.id, self._box(self.id), self.codec)
         asked = deque(commands.asks)
         total.add(commands)
@@ -462,7 +471,7 @@ class LiveRun:
         return answered
 
     def _text_at_once(self, ask: Ask, at: int, ahead: ReadAhead | None, answered: AnsweredAtOnce) -> str | None:
-        """Return the answer to a request that can be answered at once, as JSON; None if it cannot."""
+        """Return the answer to a request as JSON, if the request can be answered at once. Otherwise return None."""
         if ask.kind == "wait":
             return None if ahead is None else ahead.read(ask, at)
         if ask.kind == "start" and ask.what.id is None:
@@ -507,7 +516,7 @@ class LiveRun:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the run waits, though none of its requests is outstanding."""
+        """Whether the run waits although none of its requests is outstanding."""
         return self.idle and not self.pausing and not self.loop.outstanding_timers and not self.asks
 
     def close(self) -> None:

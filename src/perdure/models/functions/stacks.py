@@ -1,4 +1,4 @@
-"""Stacks of suspended tasks, as texts for people: one stack for each task, outermost call first."""
+"""Stacks of suspended tasks, as texts for people. Each task has one stack, which begins with the outermost call."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Artifacts that steps stage. They are kept here until the attempt has succeeded, and are committed with its journal
-entry. Only the chunks of files are stored before that, and have no effect until then.
+"""Artifacts that steps stage. They are kept here until the attempt has succeeded. Then they are committed with the
+step's journal entry. Only the chunks of files are stored earlier. They have no effect until that commit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from perdure.values.json import UNSTORABLE_TEXT
 
 
 class _Done:
-    """An awaitable that is done."""
+    """An awaitable that is already done."""
 
     def __await__(self) -> Generator[Any, None, None]:
         return
@@ -45,7 +45,7 @@ class _Done:
 
 
 class StepArtifacts:
-    """Takes the artifacts that an engine's steps stage."""
+    """Collects the artifacts that an engine's steps stage."""
 
     def __init__(self, parts: HostParts) -> None:
         self._clock = parts.clock
@@ -66,8 +66,9 @@ class StepArtifacts:
     def stage_file(
         self, pulse: AttemptInFlight, name: str, path: str | Path, type: str, media_type: str | None
     ) -> Awaitable[None]:
-        """Stage a file. On a loop the result must be awaited; in a thread the file is staged when this returns. Raises
-        InvalidArguments, OSError, Misuse."""
+        """Stage a file. On a loop, the result must be awaited. In a thread, the file is staged when this returns.
+        Raises InvalidArguments, OSError, Misuse.
+        """
         check_names(name, type, media_type)
         _check_not_transactional(pulse)
         if UNSTORABLE_TEXT.search(str(path)) is not None:
@@ -97,7 +98,7 @@ class StepArtifacts:
             return step.stager
 
     async def _send_file(self, pulse: AttemptInFlight, draft: Draft, path: Path) -> None:
-        """Write a file's chunks to the store one after the other, so that only one of them is in memory."""
+        """Write a file's chunks to the store one after the other, so that only one chunk is in memory."""
         step = pulse.execution
         reader = _Reader(path)
         artifact_id = self._ids(self._clock.now())
@@ -123,7 +124,9 @@ class StepArtifacts:
         )  # fmt: skip
 
     def journaled_result(self, stager: Stager | None, value: Any) -> Any:
-        """Return a step's result as it is journaled in a graph's run: with the ids of the artifacts that it staged."""
+        """Return a step's result in the form in which a graph's run journals it. The form includes the ids of the
+        artifacts that the step staged.
+        """
         if stager is None:
             return marked(value)
         now = self._clock.now()
@@ -171,8 +174,9 @@ class StepArtifacts:
 
 
 class _Reader:
-    """Reads a file part by part, in any threads. The file is open only while a part is read, since the attempt may be
-    given up before the next part."""
+    """Reads a file part by part. Each part may be read in another thread. The file is open only while a part is read,
+    because the attempt may be given up before the next part.
+    """
 
     __slots__ = ("_path", "_stamp", "digest", "size")
 
@@ -183,8 +187,9 @@ class _Reader:
         self.size = 0
 
     def read(self) -> bytes:
-        """Return the next part; empty at the end. Raises OSError, and Misuse if the file has changed since the first
-        part was read."""
+        """Return the next part, or an empty part at the end of the file. Raises OSError, and Misuse if the file has
+        changed since the first part was read.
+        """
         with self._path.open("rb") as file:
             status = os.fstat(file.fileno())
             stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
@@ -201,8 +206,8 @@ class _Reader:
 def _check_not_transactional(pulse: AttemptInFlight) -> None:
     """Check that a step is not transactional. Raises Misuse.
 
-    The result of a transactional step is committed on its own, before its journal entry. After a crash between the two
-    the step does not run again, and its artifacts would be missing.
+    The result of a transactional step is committed separately, before its journal entry. After a crash between these
+    two commits, the step does not run again, so its artifacts would be missing.
     """
     step = pulse.execution.step
     if step.transactional:

@@ -1,7 +1,7 @@
-"""A step in flight: its attempts, one after the other, with timeouts, heartbeats and retries.
+"""A running step: its attempts one after the other, with timeouts, heartbeats and retries.
 
-Async steps run on the process's loop (see common/step_tasks.py), plain functions in threads (thread_attempts.py), in
-worker processes (process_attempts.py) or in a transaction of the store (transactions.py).
+Async steps run on the process's loop (see common/step_tasks.py). Plain functions run in threads (thread_attempts.py),
+in worker processes (process_attempts.py), or in a transaction of the store (transactions.py).
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _STORE_FIRST_US = 10_000
 
 
 class StepListener(Protocol):
-    """Is notified of the progress of steps in flight. Called in plain callbacks, never inside a task."""
+    """Is notified of the progress of running steps. Its methods are called in plain callbacks, never inside a task."""
 
     def finished(self, execution: Execution, value: Any, error: BaseException | None) -> None:
         """A step has ended."""
         ...
 
     def paused(self, execution: Execution) -> None:
-        """An attempt has failed, or could not begin, and the next one follows within a second."""
+        """An attempt has failed or could not begin. The next attempt follows within a second."""
         ...
 
     def again(self, execution: Execution) -> None:
@@ -58,11 +58,11 @@ class StepListener(Protocol):
         ...
 
     def delayed(self, execution: Execution, due_at: int, error: BaseException) -> None:
-        """An attempt has failed, and the next one follows after a pause that must be made durable."""
+        """An attempt has failed. The next attempt follows after a pause that must be made durable."""
         ...
 
     def beaten(self, execution: Execution) -> None:
-        """Heartbeats have reported new details, which must be made durable."""
+        """Heartbeats have reported new details that must be made durable."""
         ...
 
     def broken(self, execution: Execution, error: BaseException) -> None:
@@ -71,7 +71,7 @@ class StepListener(Protocol):
 
 
 class Execution:
-    """A step in flight: its attempts so far, and the attempt that runs now, which is `pulse`."""
+    """A step that has not ended, with its earlier attempts. `pulse` is the attempt that runs now."""
 
     __slots__ = (
         "_beats",
@@ -107,14 +107,14 @@ class Execution:
         self.attempt = 0
         self.history: list[Attempt] = []
         self.started_at = 0
-        self.details: str | None = None  # of the newest heartbeat, as JSON
+        self.details: str | None = None  # the details of the newest heartbeat, as JSON
         self.task: asyncio.Future[Any] | None = None
         self.thread: Future[Any] | None = None
         self.coroutine: Coroutine[Any, Any, Any] | None = None
         self.context: Context | None = None
         self.pulse: Pulse | None = None
         self.dropped = False
-        self.fate: Fate | None = None  # of a transactional step's writes
+        self.fate: Fate | None = None  # what became of a transactional step's writes
         self.unwritten: UnwrittenItems | None = None
         self.stager: Stager | None = None
         self.timeouts: Timeouts | None = None
@@ -123,7 +123,7 @@ class Execution:
         if self.step.is_timed or self.step.total_timeout_s is not None:
             self.timeouts = Timeouts(self, executor.clock, executor.timers, request.emitted_at)
 
-    # For the slots and the carriers.
+    # Called by the slots and the carriers.
 
     @property
     def run_id(self) -> str:
@@ -142,7 +142,7 @@ class Execution:
         return not (self.step.is_async or self.step.transactional)
 
     def queue(self) -> None:
-        """Wait for a slot. The total timeout counts meanwhile."""
+        """Wait for a slot. The total timeout counts while the step waits."""
         if self.timeouts is not None:
             self.timeouts.queue()
 
@@ -155,7 +155,7 @@ class Execution:
     # Attempts.
 
     def resume_from(self, wait: Wait) -> None:
-        """Take over the stored state of earlier attempts."""
+        """Take over what is stored about earlier attempts."""
         self.attempt = wait.attempts
         self.started_at = wait.since
         self.details = wait.details
@@ -187,7 +187,7 @@ class Execution:
             executor.carriers.give(self)
             return
         if step.transactional:
-            self.live.has_waited = True  # When the run ends, a staged result may remain that no code asks for.
+            self.live.has_waited = True  # A staged result may remain that no code asks for, until the run ends.
             executor.transactions.begin(self, pulse, context)
         elif step.process:
             executor.processes.begin(self, pulse)
@@ -207,12 +207,13 @@ class Execution:
             self.timeouts.begin()
 
     def call_on_loop(self, callback: Callable[..., object], *args: Any) -> None:
-        """Call back on the loop, from any thread."""
+        """Call a function on the loop. This can be called from any thread."""
         self.executor.call_on_loop(callback, *args)
 
     def discard_pending(self) -> tuple[StreamItem, ...]:
-        """Return the appended items that are not on their way to the store yet, and forget them. Called when the step
-        has ended or no longer matters."""
+        """Return the appended items that are not being written yet, and forget them. Called when the step has ended or
+        its outcome no longer matters.
+        """
         return () if self.unwritten is None else self.unwritten.discard_pending()
 
     def discard(self) -> None:
@@ -222,8 +223,9 @@ class Execution:
             self.executor.artifacts.discard(self, stager)
 
     def drop(self) -> None:
-        """Stop the step, because its outcome no longer matters. A process is killed. A thread cannot be stopped, and is
-        left to end."""
+        """Stop the step, because its outcome no longer matters. A worker process is killed. A thread cannot be stopped;
+        it is left to end.
+        """
         self.dropped = True
         self.pulse = None
         if self.timeouts is not None:
@@ -235,7 +237,9 @@ class Execution:
             self.task.cancel()
 
     def _is_given_up(self) -> bool:
-        """Give the attempt up. Returns False if that is too late, because its transaction is being committed."""
+        """Give the attempt up. Returns False if it is too late to give up, because the attempt's transaction is being
+        committed.
+        """
         return self.fate is None or self.fate.give_up()
 
     # Heartbeats and streams.
@@ -256,7 +260,7 @@ class Execution:
             self._beats.written()
 
     def flush(self) -> None:
-        """Write all details reported so far as soon as possible."""
+        """Write all details that were reported so far, as soon as possible."""
         if self.pulse is not None:
             self.pulse.deliver()
         if self._beats is not None:
@@ -265,9 +269,9 @@ class Execution:
     def _end_beats(self) -> None:
         if self._beats is not None:
             self._beats.settle()
-            self._beats = None  # It refers back to this execution.
+            self._beats = None  # `_beats` refers back to this execution.
 
-    # Ends.
+    # The ends of attempts.
 
     def check_deadline(self) -> None:
         """Check that the total timeout has not elapsed. Raises StepTimedOut."""
@@ -287,15 +291,15 @@ class Execution:
             return
         if self.thread is not None and not self.thread.cancel():
             log.warning("%s; its thread is still busy and keeps its place until it ends", error)
-        self.task = None  # Its outcome is ignored from now on.
-        task.cancel()  # This kills a process, and has no effect on a thread.
+        self.task = None  # The task's outcome is ignored from now on.
+        task.cancel()  # This kills a worker process, and has no effect on a thread.
         self.ended(None, error)
 
     def interrupted(self) -> None:
         """Prepare for another call of the attempt's body, because the store failed while it ran.
 
         The body gets its whole timeout again, and the artifacts that it has staged are discarded. The total timeout
-        goes on.
+        keeps running.
         """
         if self.timeouts is not None:
             self.timeouts.stop_attempt()
@@ -303,7 +307,7 @@ class Execution:
             self.discard()
 
     def doubted(self) -> None:
-        """Try an attempt again that did not begin, because the engine could not confirm that it still owns the run."""
+        """Try again an attempt that did not begin. The engine could not confirm that it still owns the run."""
         self.task = self.pulse = None
         if self.timeouts is not None:
             self.timeouts.stop()
@@ -313,7 +317,7 @@ class Execution:
             self.listener.again(self)
 
     def cannot_be_stored(self, error: BaseException) -> None:
-        """End the step: the result of the attempt cannot be stored, and another attempt would not change that."""
+        """End the step, because the attempt's result cannot be stored. Another attempt would not change that."""
         self.task = self.pulse = None
         if self.timeouts is not None:
             self.timeouts.stop()
@@ -338,12 +342,13 @@ class Execution:
                 self.listener.finished(self, value, None)
             return
         if self.pulse is not None:
-            self.pulse.deliver()  # The last heartbeat may have come just before.
+            self.pulse.deliver()  # The last heartbeat may have arrived just before the end.
             self.pulse = None
-        if isinstance(error, asyncio.CancelledError):  # In the workflow it would cancel the awaiting task.
+        # In the workflow, a CancelledError would cancel the awaiting task.
+        if isinstance(error, asyncio.CancelledError):
             error = StepFailed(f"step {self.step.name!r} was cancelled from inside")
         elif is_by_signal(error):
-            # A signal stops the process. That is not an end of the step: it runs again in the next process.
+            # A signal is stopping the process. The step has not ended: it runs again in the next process.
             self._end_beats()
             self.listener.paused(self)
             raise error
@@ -370,7 +375,8 @@ class Execution:
                 broken.add_note(f"raised by the retry policy of step {self.step.name!r}")
                 broken.__cause__ = error
             error = broken
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):  # In the workflow it would mean to end the process.
+        # In the workflow, these exceptions would mean that the process must end.
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
             failed = StepFailed(failed_by_exit(error, f"step {self.step.name!r}"))
             failed.__cause__ = error
             error = failed
@@ -394,8 +400,9 @@ class Execution:
             executor.clock.call_after(delay, lambda: self.listener.again(self))
 
     def _begin_again(self, error: BaseException) -> None:
-        """Run the step again, because the store failed when the step used the engine. This does not count as an
-        attempt."""
+        """Run the step again, because the store failed while the step used the engine. This does not count as an
+        attempt.
+        """
         self.attempt -= 1
         delay = min(_STORE_FIRST_US << min(self._outages, 16), DURABLE_BACKOFF_US)
         self._outages += 1

@@ -1,4 +1,4 @@
-"""A step in flight and its attempt: the interfaces for the parts that run the step and write for it."""
+"""The interfaces of a running step and its attempt, for the parts that run the step and write for it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from perdure.models.functions.unwritten_items import UnwrittenItems
 
 
 class AttemptInFlight(Protocol):
-    """One attempt. It is ignored once its step has another attempt or has ended."""
+    """One attempt. Its calls are ignored once its step has another attempt or has ended."""
 
     attempt: int
-    connection: Any  # of a transactional step
-    newest: str | None  # the details of its newest heartbeat, as JSON
+    connection: Any  # the connection of a transactional step
+    newest: str | None  # the details of this attempt's newest heartbeat, as JSON
 
     @property
     def execution(self) -> StepInFlight:
@@ -44,11 +44,11 @@ class StepInFlight(Protocol):
     step: Step[Any, Any]
     attempt: int
     started_at: int
-    details: str | None  # of the newest heartbeat, as JSON
+    details: str | None  # the details of the newest heartbeat, as JSON
     dropped: bool
     task: asyncio.Future[Any] | None
     thread: Future[Any] | None
-    fate: Fate | None  # of a transactional step's writes
+    fate: Fate | None  # what became of a transactional step's writes
     unwritten: UnwrittenItems | None
     stager: Stager | None
 
@@ -58,7 +58,7 @@ class StepInFlight(Protocol):
         ...
 
     def call_on_loop(self, callback: Callable[..., object], *args: Any) -> None:
-        """Call back on the loop, from any thread."""
+        """Call a function on the loop. This can be called from any thread."""
         ...
 
     def suspended(self) -> None:
@@ -86,7 +86,7 @@ class StepInFlight(Protocol):
         ...
 
     def cannot_be_stored(self, error: BaseException) -> None:
-        """The result of the attempt cannot be stored, and another attempt would not change that."""
+        """The attempt's result cannot be stored. Another attempt would not change that."""
         ...
 
 

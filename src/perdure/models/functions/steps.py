@@ -1,4 +1,6 @@
-"""The steps of an engine's live runs: begun when the gate opens, tried again when they fail, written when they end."""
+"""The steps of an engine's live runs. A step begins when the gate opens, is tried again when it fails, and is written
+when it ends.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ class Steps:
         self.slots: Slots[Execution] = Slots(parts.limits.steps_max, self, blame)
 
     def begin(self, live: LiveRun, request: StepRequest) -> None:
-        """Run a step that a run asks for. If its result is staged, hand over that result instead."""
+        """Run a step that a run has requested. If the step's result is staged, hand over that result instead."""
         position = request.position
         if position in live.staged:
             self._activations.guarded(live, self._take_staged, request, live.staged.pop(position))
@@ -61,7 +63,7 @@ class Steps:
     def start(self, execution: Execution) -> None:
         """Begin the next attempt of a step that has a slot.
 
-        Checks first that the run still belongs to this engine. For async steps the carriers make this check.
+        First check that the run still belongs to this engine. For async steps the carriers make this check.
         """
         step = execution.step
         if not (step.is_async or self._executor.fence_check.is_sure_of(execution.live.id, is_alive=step.transactional)):
@@ -73,9 +75,9 @@ class Steps:
             self._could_not_begin(execution, error)
 
     async def _begin_once_proven(self, execution: Execution) -> None:
-        """Begin an attempt after a fence check, because the process may have been stopped for a while.
+        """Begin an attempt after a fence check, because this process may have been stopped for a while.
 
-        If this engine was marked dead, the check drops its runs. It also drops a run that is being stopped from
+        If this engine was marked dead, the check drops its runs. The check also drops a run that is being stopped from
         outside.
         """
         await self._executor.fence_check.check(lambda: execution.dropped)
@@ -96,10 +98,10 @@ class Steps:
         if (timer := live.timers.pop(position, None)) is not None:
             timer.cancel()
 
-    # Notifications of steps in flight.
+    # Notifications from running steps.
 
     def finished(self, execution: Execution, value: Any, error: BaseException | None) -> None:
-        """Hand a run the outcome of its step, and write the run's advance."""
+        """Hand the outcome of a step to its run, and write the run's advance."""
         live, request = execution.live, execution.request
         self.slots.free(execution)
         unwritten = () if execution.unwritten is None else execution.discard_pending()
@@ -133,7 +135,7 @@ class Steps:
             self._activations.write(live, advance)
 
     def broken(self, execution: Execution, error: BaseException) -> None:
-        """Hold a run because the codec cannot encode the result of a step, whose transaction was rolled back."""
+        """Hold a run, because the codec cannot encode the result of a step. The step's transaction was rolled back."""
         live = execution.live
         self.slots.free(execution)
         if live.running.pop(execution.request.position, None) is not None and not live.ended:
@@ -144,7 +146,7 @@ class Steps:
         self.slots.pause(execution)
 
     def again(self, execution: Execution) -> None:
-        """Run the next attempt as soon as there is a slot."""
+        """Run the next attempt as soon as a slot is free."""
         if not (execution.dropped or execution.live.ended or self.slots.is_closed):
             self.slots.take(execution)
 
@@ -169,7 +171,7 @@ class Steps:
     def _keep(
         self, live: LiveRun, execution: Execution, kind: str, failure: Failure | None, due_at: int | None
     ) -> None:
-        """Store the state of a step that has not ended."""
+        """Store the state of a step between two attempts or during an attempt."""
         position = execution.request.position
         wait = Wait(
             run_id=live.id,
@@ -204,7 +206,7 @@ class Steps:
     def _pause_over(self, execution: Execution) -> None:
         """End a durable pause. The run may be suspended, so its status becomes `running` before the step runs.
 
-        The wait's row stays until the step ends, so that a crash does not lose the attempts made.
+        The wait's row stays until the step ends, so that a crash does not lose the number of attempts.
         """
         live, position = execution.live, execution.request.position
         live.timers.pop(position, None)

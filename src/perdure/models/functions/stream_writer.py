@@ -1,7 +1,7 @@
-"""The stream writer: it commits the items that steps append to streams of their run, from coroutines and threads.
+"""The stream writer commits the items that steps append to streams of their run, from coroutines and threads.
 
-A step's items are taken in order. While some of them are being committed, the next ones are collected. So a step that
-appends much has one op in the queue at a time, and its items share commits.
+The items of a step stay in order. While some items are being committed, the next items are collected. So a step that
+appends many items has only one op in the queue, and its items share commits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StreamWriter:
         self._first = threading.Lock()
 
     def append(self, pulse: AttemptInFlight, stream: str, value: Any) -> None:
-        """Append an item, from any thread. Raises UnstorableValue, InvalidArguments, QueueFull."""
+        """Append an item. This can be called from any thread. Raises UnstorableValue, InvalidArguments, QueueFull."""
         self.relay(pulse, stream, item_text(stream, value, self._payload_max))
 
     async def flush(self, pulse: AttemptInFlight) -> None:
@@ -49,12 +49,12 @@ class StreamWriter:
             await asyncio.wrap_future(unwritten.last)
 
     def relay(self, pulse: AttemptInFlight, stream: str, text: str) -> None:
-        """Append an item that is JSON already, from any thread. Raises QueueFull."""
+        """Append an item that is already JSON. This can be called from any thread. Raises QueueFull."""
         step = pulse.execution
         if step.pulse is not pulse:
             return
         written: Future[None] = Future()
-        written.set_running_or_notify_cancel()  # Cancelling a wait for it must not cancel the write.
+        written.set_running_or_notify_cancel()  # Cancelling a wait for this future must not cancel the write.
         unwritten = step.unwritten
         if unwritten is None:
             with self._first:
@@ -78,7 +78,7 @@ class StreamWriter:
         else:
             try:
                 self._loop.call_soon_threadsafe(self._take, pulse, unwritten, one)
-            except RuntimeError:  # The loop is closed: the engine is gone, and the step with it.
+            except RuntimeError:  # The loop is closed: the engine and the step have ended.
                 unwritten.leave([one])
 
     def _take(self, pulse: AttemptInFlight, unwritten: UnwrittenItems, one: UnwrittenItem) -> None:
@@ -87,7 +87,7 @@ class StreamWriter:
             unwritten.leave([one])
             return
         try:
-            # A codec need not be thread-safe, so it is called on the loop.
+            # A codec does not need to be thread-safe, so it is called on the loop.
             one.item = replace(one.item, value=self._codec.encode(one.item.value), at=self._clock.now())
         except Exception:
             log.exception("run %s: an item of stream %r could not be encoded", step.live.id, one.item.stream)

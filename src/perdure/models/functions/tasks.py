@@ -34,11 +34,11 @@ TaskKind = Literal["human", "remote"]
 _TITLE_MAX_CHARS: Final = 2_000
 _ANSWER: Final = EventChoice[Any](
     "", None, (), "after_wait"
-)  # The event's name contains the task's id, which is made later.
+)  # The event's name contains the task's id, and the id is created later.
 
 
 class NewArtifact(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An artifact in an answer: text, or a JSON value."""
+    """An artifact in an answer. Its content is text or a JSON value."""
 
     name: str
     value: Any
@@ -50,8 +50,9 @@ class NewArtifact(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Given(Struct, frozen=True, omit_defaults=True):
-    """The content of an answer: a value and artifacts for the run to stage, or the error with which the worker gave
-    up."""
+    """The content of an answer. It is a value with artifacts that the run stages, or the error with which the worker
+    gave up.
+    """
 
     task: str
     by: str
@@ -61,7 +62,7 @@ class Given(Struct, frozen=True, omit_defaults=True):
 
 
 class Answered(Struct, frozen=True):
-    """An answer with artifacts, as the workflow reads it."""
+    """An answer with artifacts, in the form in which the workflow reads it."""
 
     value: Any
     by: str
@@ -69,7 +70,9 @@ class Answered(Struct, frozen=True):
 
 
 class TaskCall(Struct, frozen=True, kw_only=True):
-    """The task that a request is about. Its wait has the answer as an option and, if there is a timeout, a timer."""
+    """The task that a request is about. Its wait has the answer as an option. If there is a timeout, a timer is another
+    option.
+    """
 
     queue: str
     kind: str
@@ -106,8 +109,9 @@ class TaskCall(Struct, frozen=True, kw_only=True):
         return tuple(waits)
 
     def read(self, won: Won, seq: int) -> Any:
-        """Return the outcome of the task: the answer's value, Answered if it has artifacts, TimeReached, or TaskFailed.
-        Raises UnstorableValue."""
+        """Return the outcome of the task: the answer's value, Answered if the answer has artifacts, TimeReached, or
+        TaskFailed. Raises UnstorableValue.
+        """
         if won.option != 0:
             return read_won(Waits(self.options, self.due_at), won)
         try:
@@ -163,12 +167,12 @@ async def task(
 ) -> Any:
     """Open a task for somebody outside, and wait durably for the answer.
 
-    The task is for a person (`kind` "human"), or for a worker that claims tasks of the queue ("remote"). It is open
-    from the commit in which the run begins to wait, and withdrawn in the commit in which the run no longer waits. An
+    The task is for a person (`kind` "human"), or for a worker that claims tasks of the queue (`kind` "remote"). The
+    commit in which the run begins to wait opens the task. The commit in which the run stops waiting withdraws it. An
     answer must fit `schema`: a JSON Schema, or a type. With a type, the answer is read as a value of that type.
 
-    Raises TimeoutError if no answer comes within `timeout`; TaskFailed if a worker gives up; UnstorableValue,
-    InvalidArguments, NotInWorkflow.
+    Raises TimeoutError if no answer comes within `timeout`, and TaskFailed if a worker gives up. Raises
+    UnstorableValue, InvalidArguments, NotInWorkflow.
     """
     loop = require_loop("task")
     is_type = schema is not None and not isinstance(schema, Mapping)
@@ -204,7 +208,8 @@ def ask_task(
     reader: Reader,
     timeout: Duration | None,
 ) -> asyncio.Future[Any]:
-    """Request a task, and return a future for its outcome: the answer as `reader` reads it, TimeReached, or TaskFailed.
+    """Request a task, and return a future for its outcome. The outcome is the answer as `reader` reads it, TimeReached,
+    or TaskFailed.
 
     Pass the outcome to `taken`. `name` is the name of the journal entry. Raises UnstorableValue, InvalidArguments.
     """
@@ -240,7 +245,7 @@ def taken(loop: WorkflowLoop, got: Any) -> Any:
 
 
 def is_reserved(event_name: str) -> bool:
-    """Return whether events of this name are answers to tasks, which cannot be sent as other events are."""
+    """Return whether events of this name are answers to tasks. Callers cannot send these events."""
     return event_name.startswith(TASK_EVENT)
 
 

@@ -1,8 +1,8 @@
 """Teardown: the unfinished tasks of a workflow are ended on its own loop. `finally` blocks run, but requests and errors
 have no effect.
 
-Code that swallows its cancellation is cancelled a few more times, then gets GeneratorExit. A coroutine that survives
-even that can only be set aside.
+Code that catches its cancellation is cancelled a few more times, and then gets GeneratorExit. A coroutine that survives
+even GeneratorExit can only be set aside.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ ROUNDS_MAX: Final = 8
 
 
 def close_tasks(tasks: Callable[[], list[WorkflowTask]], run: Callable[[], Pieces[None]], run_id: str) -> Pieces[None]:
-    """Cancel the tasks that `tasks()` lists and `run()` the loop, a few times. Then close the coroutines of the tasks
-    that are left."""
+    """Cancel the tasks that `tasks()` returns, and `run()` the loop, a few times. Then close the coroutines of the
+    tasks that have still not ended.
+    """
     for _ in range(ROUNDS_MAX):
         if not _cancel(tasks()):
             return
@@ -43,7 +44,7 @@ def _cancel(tasks: list[WorkflowTask]) -> bool:
 
 
 def close_generator(generator: AsyncGenerator[Any, Any], run_id: str) -> None:
-    """Run the generator's clean-up now. It cannot wait for anything: awaiting in it raises."""
+    """Run the generator's clean-up now. The clean-up cannot wait for anything: an `await` in it raises."""
     closing: Any = generator.aclose()
     try:
         closing.send(None)
@@ -58,8 +59,8 @@ def close_generator(generator: AsyncGenerator[Any, Any], run_id: str) -> None:
 
 
 def _close(coroutine: Any, run_id: str) -> None:
-    # If an inner coroutine refuses to end, the outer ones end and drop it. So `left` keeps all of them until none is
-    # suspended.
+    # If an inner coroutine refuses to end, the outer coroutines end and drop it. So `left` keeps all of them until none
+    # of them is suspended.
     left = [one for one, _ in suspended(coroutine)] or [coroutine]
     for _ in range(ROUNDS_MAX):
         for one in left:
@@ -75,12 +76,12 @@ def _close(coroutine: Any, run_id: str) -> None:
 
 
 def _set_aside(thing: object, run_id: str) -> None:
-    """Keep an object for ever, so that Python never finalizes it.
+    """Keep an object forever, so that Python never finalizes it.
 
-    Python would end the coroutine once more when it is dropped, and no loop could stop it then: code that catches
-    everything and tries again would never give the thread back.
+    Python would end the coroutine once more when it is dropped, and no loop could interrupt it then. Code that catches
+    everything and tries again would block the thread forever.
     """
-    import ctypes  # It is slow to import, and rarely needed.
+    import ctypes  # ctypes is slow to import, and rarely needed.
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
     advice = "let workflow code re-raise CancelledError"

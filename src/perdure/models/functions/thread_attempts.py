@@ -16,7 +16,9 @@ from perdure.models.functions.step_protocols import AttemptInFlight, StepInFligh
 
 
 class ThreadAttempts:
-    """Runs attempts in a pool of threads. A thread cannot be stopped: if its attempt is given up, it is left to end."""
+    """Runs attempts in a pool of threads. A thread cannot be stopped. If its attempt is given up, the thread is left to
+    end.
+    """
 
     def __init__(self, threads_max: int, fence_check: FenceCheck, blame: Blame) -> None:
         self._loop = asyncio.get_running_loop()
@@ -25,7 +27,7 @@ class ThreadAttempts:
         self.threads = ThreadPoolExecutor(threads_max, thread_name_prefix="perdure-step")
 
     def begin(self, execution: StepInFlight, pulse: AttemptInFlight, context: Context) -> None:
-        """Run an attempt as soon as there is a thread for it."""
+        """Run an attempt as soon as a thread is free."""
         step, call, run_id = execution.step, execution.request.call, execution.live.id
         function = partial(without_stop_iteration, step.function, *call.args, **call.kwargs)
         if step.is_timed:
@@ -44,20 +46,21 @@ class ThreadAttempts:
 
 
 def _announced(execution: StepInFlight, pulse: AttemptInFlight, function: Callable[[], Any]) -> Any:
-    """Call a function in a thread, after reporting that the attempt begins: it may have waited long for the thread, and
-    its timeout begins now."""
+    """Report that the attempt begins, and then call the function in this thread. The attempt may have waited long for
+    the thread, so its timeout begins now.
+    """
     execution.call_on_loop(execution.began, pulse)
     return function()
 
 
 def _is_current(execution: StepInFlight, pulse: AttemptInFlight) -> bool:
-    """Return whether an attempt is the current one of its step."""
+    """Return whether an attempt is the current attempt of its step."""
     return execution.pulse is pulse
 
 
 def _ended(execution: StepInFlight, future: asyncio.Future[Any]) -> None:
     if execution.task is not future:
-        return  # Its time was up.
+        return  # The attempt's time was up.
     if future.cancelled():
         execution.ended(None, asyncio.CancelledError())
     elif isinstance(error := future.exception(), InDoubt):

@@ -12,7 +12,7 @@ from perdure.ports import Clock, TimerHandle
 
 
 class Heart(Protocol):
-    """An attempt that sends heartbeats. `at` is the monotonic time of the last heartbeat."""
+    """A running attempt that sends heartbeats. `at` is the monotonic time of the last heartbeat."""
 
     at: int
 
@@ -39,7 +39,7 @@ class TimedStep(Protocol):
 
 
 class Timeouts:
-    """The timers of one step in flight. `error` is the timeout that has stopped the current attempt, if one has."""
+    """The timers of one running step. `error` is the timeout that has stopped the current attempt, or None."""
 
     __slots__ = ("_attempt", "_clock", "_execution", "_overall", "_silence", "_timers", "deadline", "error")
 
@@ -69,15 +69,16 @@ class Timeouts:
 
     def wait(self) -> None:
         """Arm the total timeout while an attempt waits for a thread, a process or a transaction. The other timeouts do
-        not count yet."""
+        not begin yet.
+        """
         if self.deadline is not None:
             self._overall = self._timers.arm(self.deadline, lambda: self._execution.time_out(self.overall_error()))
 
     def begin(self) -> None:
         """Arm the timeouts of an attempt that runs now.
 
-        The timeout of an attempt is measured with a monotonic clock. The total timeout ends at a time of day, which is
-        the same in the next process.
+        The timeout of an attempt is measured with a monotonic clock. The total timeout ends at a point in time, which
+        is the same for the next process.
         """
         step = self._execution.step
         if self._attempt is not None:
@@ -95,8 +96,9 @@ class Timeouts:
             self._listen(pulse, round(step.heartbeat_timeout_s * 1_000_000))
 
     def _listen(self, pulse: Heart, silence_max: int) -> None:
-        """Wait until the attempt has sent no heartbeat for too long. A heartbeat only notes its time, so the timer
-        checks that time when it is due, and is armed again."""
+        """Wait until the attempt has sent no heartbeat for too long. A heartbeat only notes its time. When the timer is
+        due, it checks that time and is armed again.
+        """
 
         def look() -> None:
             execution = self._execution
@@ -128,7 +130,7 @@ class Timeouts:
             self._overall = None
 
     def stop_attempt(self) -> None:
-        """Stop the timers of the attempt, because it begins anew. The total timeout goes on."""
+        """Stop the timers of the attempt, because the attempt begins again. The total timeout keeps running."""
         if self._attempt is not None:
             self._attempt.cancel()
             self._attempt = None

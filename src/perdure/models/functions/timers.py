@@ -1,7 +1,8 @@
 """Timers of workflow code: `sleep` and `sleep_until`, and the result of a timer that has fired.
 
-A duration becomes a point in time when the code asks for it. A timer among other options of a wait is in waits.py. The
-engine arms timers in perdure/coordinator/timers.py; perdure/kernel/rules/delivery.py decides what a due timer wins.
+A duration becomes a point in time when the code calls `sleep`. Timers that are options of a wait are in waits.py. The
+engine arms timers in perdure/coordinator/timers.py. perdure/kernel/rules/delivery.py decides which wait a due timer
+wins.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from perdure.values.times import from_datetime, seconds_of, to_datetime
 
 
 class TimeReached(Struct, frozen=True):
-    """The result of a timer: when it was due, and when it fired."""
+    """The result of a timer: the time when it was due, and the time when it fired."""
 
     scheduled_at: datetime
     fired_at: datetime
@@ -25,9 +26,9 @@ class TimeReached(Struct, frozen=True):
 
 @checked
 async def sleep(duration: Duration) -> TimeReached:
-    """Wait durably: the process may end meanwhile. A number is a number of seconds.
+    """Wait durably: the process may end during the wait. A number means seconds.
 
-    Raises InvalidArguments for a negative duration. For a time that may have passed, use `sleep_until`.
+    Raises InvalidArguments for a negative duration. If the time may have passed already, use `sleep_until`.
     """
     loop = require_loop("sleep")
     return await _wait_until(loop, loop.now() + round(seconds_of(duration, "sleep") * 1_000_000), "sleep")
@@ -46,7 +47,9 @@ async def _wait_until(loop: WorkflowLoop, due_at: int, name: str) -> TimeReached
 
 
 class Fired(Struct, frozen=True):
-    """The value of a timer's entry: when the timer was due and when it fired, in microseconds."""
+    """The value of a timer's journal entry: the time when the timer was due, and the time when it fired, in
+    microseconds.
+    """
 
     due: int
     fired: int

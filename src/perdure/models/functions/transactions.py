@@ -1,4 +1,4 @@
-"""Transactional steps: the body writes to the user's own tables, in the transaction that stages its result."""
+"""Transactional steps: the body writes to the user's own tables in the transaction that stages the step's result."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ from perdure.values.json import to_text
 
 
 class _Body:
-    """One call of a step's function. `error` is the error that it raised. `is_final` says that its result cannot be
-    stored."""
+    """One call of a step's function. `error` is the error that it raised. `is_final` says that the result cannot be
+    stored.
+    """
 
     def __init__(
         self, transactions: Transactions, execution: StepInFlight, pulse: AttemptInFlight, fate: Fate, context: Context
@@ -90,8 +91,9 @@ class _Body:
             raise
 
     def _begin(self, connection: Any) -> None:
-        """Prepare a call of the function. The attempt has committed nothing, or the store would not call the function.
-        Raises GivenUp, StepTimedOut."""
+        """Prepare a call of the function. The store calls the function only if the attempt has not committed anything.
+        Raises GivenUp, StepTimedOut.
+        """
         self.is_called = True
         execution = self._execution
         if not self._fate.reopen():
@@ -100,7 +102,7 @@ class _Body:
         self._pulse.connection = connection
 
     def _text(self, value: Any) -> str:
-        """Return the result as JSON. Raises UnstorableValue if the result's annotation cannot read that JSON."""
+        """Return the result as JSON. Raises UnstorableValue if the JSON does not fit the annotation of the result."""
         signature = self._execution.step.signature
         if signature.tells_staged:
             value = marked(value)
@@ -146,7 +148,10 @@ class Transactions:
         self._tasks: set[asyncio.Task[Concluded]] = set()
 
     def begin(self, execution: StepInFlight, pulse: AttemptInFlight, context: Context) -> None:
-        """Start an attempt. Raises Misuse if this store has no transactions for a function of this form."""
+        """Start an attempt.
+
+        Raises Misuse if this store has no transactions for this form of function (plain or async).
+        """
         check_form(self._store.transacts, execution.step.name, is_async=execution.step.is_async)
         fate = execution.fate = Fate()
         work = self._transact(execution, pulse, fate, context)
@@ -157,8 +162,9 @@ class Transactions:
         execution.task = task
 
     def close(self) -> None:
-        """Stop waiting for transactions. If a transaction is being committed, the engine that goes on with the run
-        finds its result."""
+        """Stop waiting for transactions. If a transaction is being committed, the engine that continues the run finds
+        the step's result.
+        """
         for task in self._tasks:
             task.cancel()
 

@@ -1,7 +1,8 @@
-"""Runs that go on before they are claimed: replayed from a recent read of the store, then given their due timer.
+"""Runs that go on before they are claimed. They are replayed from a recent read of the store, and then given their due
+timer.
 
-They are kept apart from the runs that this engine has claimed. Nothing that they ask for is done before the commit that
-claims them. If that commit does not happen, they are closed, and have had no effect.
+They are kept apart from the runs that this engine has claimed. Nothing that these runs request is done before the
+commit that claims them. If that commit does not happen, these runs are closed and have had no effect.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ log = logging.getLogger("perdure")
 
 class _Prepared(Struct):
     live: LiveRun
-    timers: Sequence[TimerRequest]  # the timers that it still waits for, without the one that has fired
+    timers: Sequence[TimerRequest]  # the timers that the run still waits for, without the timer that has fired
 
 
 class UnclaimedRuns:
@@ -38,10 +39,10 @@ class UnclaimedRuns:
         self.runs: dict[str, _Prepared] = {}
 
     def prepare(self, run: Run, journal: Journal) -> Advance | None:
-        """Return the next advance of a run that waits only for timers, one of them due.
+        """Return the next advance of a run that waits only for timers and has a due timer.
 
-        Returns None if the run must be claimed first, or if something is wrong with it. `run` is the run as it will be
-        once it is claimed.
+        Returns None if the run must be claimed first, or if the run cannot go on. `run` is the run in the state that it
+        will have once it is claimed.
         """
         now = self._clock.now()
         if journal.staged or not journal.waits or any(wait.kind != "timer" for wait in journal.waits):
@@ -102,11 +103,11 @@ def _gone_on(live: LiveRun, run: Run, journal: Journal, now: int) -> tuple[_Prep
 
 
 def _is_alone(advance: Advance) -> bool:
-    """Return whether an advance depends on nothing but the journal that was read.
+    """Return whether an advance depends only on the journal that was read.
 
-    The advance must be the same whatever was sent to the run after the read. The kernel must be able to decide it
-    without reading more. An advance that waits for an event, or that continues the run as another call, depends on
-    more. An advance that cancels children needs to read the children.
+    The advance must not change if something is sent to the run after the read. The kernel must be able to decide about
+    the advance without reading more. An advance that waits for an event, or that continues the run as another call,
+    depends on more. An advance that cancels children needs to read the children.
     """
     return (
         all(wait.kind == "timer" for wait in advance.waits)

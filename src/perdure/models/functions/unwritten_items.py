@@ -17,7 +17,7 @@ from perdure.kernel.rows import StreamItem
 from perdure.values.checks import checked_text
 from perdure.values.json import to_text
 
-# How many bytes of one step may wait to be written. An item counts with its text and an overhead.
+# How many bytes of one step's items may wait to be written. An item counts with its text and a fixed overhead.
 UNWRITTEN_BYTES_MAX: Final = 8 * 1024 * 1024
 ITEM_OVERHEAD_BYTES: Final = 200
 _OP_BYTES_MAX: Final = 1024 * 1024
@@ -30,7 +30,7 @@ def item_text(stream: str, value: Any, payload_max: int) -> str:
 
 
 class UnwrittenItem(Struct, eq=False):
-    """An item. `written` is done when the item is durable or no longer matters."""
+    """An item that is not durable yet. `written` is done when the item is durable or no longer matters."""
 
     item: StreamItem
     size: int
@@ -46,12 +46,13 @@ class UnwrittenItems:
         self._room = threading.Condition()
         self._unwritten_bytes = 0
         self.queue: deque[UnwrittenItem] = deque()
-        self.last: Future[None] | None = None  # `written` of the last item
+        self.last: Future[None] | None = None  # the `written` of the last item
         self.is_sending = False
 
     def enter(self, size: int, loop: asyncio.AbstractEventLoop, stream: str) -> None:
-        """Count an item that is about to be written. A thread waits until there is room. Raises QueueFull in a
-        coroutine if there is no room."""
+        """Count an item that is about to be written. A thread waits until there is room. In a coroutine, raises
+        QueueFull if there is no room.
+        """
         with self._room:
             while self._unwritten_bytes and self._unwritten_bytes + size > UNWRITTEN_BYTES_MAX:
                 if _get_running_loop() is not None:
@@ -61,12 +62,12 @@ class UnwrittenItems:
                         stream=stream,
                     )
                 self._room.wait(1)
-                if loop.is_closed():  # No more items are written, so there will be no room.
+                if loop.is_closed():  # No more items will be written, so there will never be room.
                     break
             self._unwritten_bytes += size
 
     def leave(self, batch: Sequence[UnwrittenItem]) -> None:
-        """Mark items as written, or as never to be written."""
+        """Mark items as written, or as items that will never be written."""
         with self._room:
             self._unwritten_bytes -= sum(one.size for one in batch)
             self._room.notify_all()
@@ -83,7 +84,7 @@ class UnwrittenItems:
         return batch
 
     def discard_pending(self) -> tuple[StreamItem, ...]:
-        """Discard the items that are not on their way to the store yet, and return them."""
+        """Discard the items that are not being written yet, and return them."""
         batch, self.queue = self.queue, deque()
         self.leave(list(batch))
         return tuple(one.item for one in batch)

@@ -1,4 +1,6 @@
-"""Waits of workflow code: `receive` waits for an event, `first` for the first of events, a timer and ends of runs."""
+"""Waits of workflow code: `receive` waits for an event. `first` waits for the first of several events, timers and ends
+of runs.
+"""
 
 from __future__ import annotations
 
@@ -47,17 +49,18 @@ D = TypeVar("D")
 _OR: Final = " or "
 _NAMES_MAX: Final = 16
 _CANCELLED: Final = "perdure.errors:RunCancelled"
-_WHY_MAX_CHARS: Final = 2_000  # of a child's failure in the message of ChildFailed, whose cause has the whole failure
+# characters of a child's failure in the message of ChildFailed; its cause has the whole failure
+_WHY_MAX_CHARS: Final = 2_000
 
 
 class Choice(Generic[T_co]):
-    """One of the things that `first` can wait for."""
+    """An option that `first` can wait for."""
 
     __slots__ = ()
 
 
 class EventChoice(Choice[T_co]):
-    """An event: of a class, or known by its name alone (`kind` None)."""
+    """An event of a class, or an event that has only a name (`kind` is None)."""
 
     __slots__ = ("kind", "mode", "name", "where")
 
@@ -69,7 +72,7 @@ class EventChoice(Choice[T_co]):
 
 
 class TimerChoice(Choice[TimeReached]):
-    """A point in time: absolute, or relative to the beginning of the wait (`after`, in microseconds)."""
+    """A point in time. It is absolute, or relative to the beginning of the wait (`after`, in microseconds)."""
 
     __slots__ = ("after", "at")
 
@@ -104,7 +107,7 @@ class RunChoice(Choice[RunEnded[T]], Generic[T]):
 
 
 class Waits(Struct, frozen=True):
-    """The options of a wait. `due_at` are the times of the timers among the options, by the option's index."""
+    """The options of a wait. `due_at` has the times of the timers among the options, by the index of the option."""
 
     options: tuple[Choice[Any], ...]
     due_at: dict[int, int]
@@ -131,11 +134,12 @@ class Waits(Struct, frozen=True):
         return tuple(found)
 
 
-_NO_VALUE: Final = Raw(b"")  # Only this object is left out of the JSON. Another empty Raw would make it invalid.
+# Only this object is left out of the JSON. Any other empty Raw would make the JSON invalid.
+_NO_VALUE: Final = Raw(b"")
 
 
 class Won(Struct, frozen=True, omit_defaults=True):
-    """The value of a wait's journal entry: the option that won, and its value."""
+    """The value of a wait's journal entry: the option that won the wait, and its value."""
 
     option: int
     event: str | None = None
@@ -147,12 +151,13 @@ class Won(Struct, frozen=True, omit_defaults=True):
     run: str | None = None
     status: str | None = None
     failure: Failure | None = None
-    fallback: str = "discard"  # where the event goes if a retry sets this entry aside and no run reads it again
+    fallback: str = "discard"  # where the event goes if a retry sets this entry aside and no run reads the event again
 
 
 def won_by_event(event: EventRecord, option: int, codec: Codec) -> Won:
     value = Raw(codec.decode(event.value).encode())
-    # An event from the queue of its name goes back there. A copy does not: the event itself is still in the queue.
+    # An event from the queue of its name goes back to that queue. A copy of an event does not go back, because the
+    # event itself is still in the queue.
     fallback = event.fallback if not event.shared else "broadcast" if event.consumed else "discard"
     return Won(
         option=option, event=event.id, name=event.name, sent_at=event.at, value=value, fallback=fallback
@@ -160,10 +165,10 @@ def won_by_event(event: EventRecord, option: int, codec: Codec) -> Won:
 
 
 def read_before(entries: Iterable[Entry], codec: Codec, kept_until: int) -> tuple[EventRecord, ...]:
-    """Return the events that these entries of a journal have read, in the order of reading, for the run to read again.
+    """Return the events that these journal entries have read, in the order of reading. The run will read them again.
 
-    They were read in time, so they no longer expire. An event that may go back to the queue of its name, which all runs
-    share, is kept until `kept_until`.
+    These events were read in time, so they no longer expire. All runs share the queue of an event's name. An event that
+    may go back to this queue is kept until `kept_until`.
     """
     found: list[EventRecord] = []
     for entry in entries:
@@ -189,14 +194,14 @@ def read_before(entries: Iterable[Entry], codec: Codec, kept_until: int) -> tupl
 
 
 def failed_before(entries: Iterable[Entry], codec: Codec) -> set[str]:
-    """Return the runs whose failures were handed to a wait among these entries of a journal."""
+    """Return the runs whose failures were handed to a wait in these journal entries."""
     texts = (entry.value for entry in entries if entry.kind == "wait" and entry.value is not None)
     ends = (msgspec.json.decode(codec.decode(text), type=Won) for text in texts)
     return {won.run for won in ends if won.run is not None and won.status == "failed"}
 
 
 def started_before(entries: Iterable[Entry], codec: Codec) -> set[str]:
-    """Return the children that these entries of a journal have started, or found started."""
+    """Return the children that these journal entries have started, or have found already started."""
     texts = (entry.value for entry in entries if entry.kind == "start" and entry.value is not None)
     return {msgspec.json.decode(codec.decode(text), type=str) for text in texts}
 
@@ -222,8 +227,9 @@ def read_won(waits: Waits, won: Won) -> Any:
 
 
 def _check_chosen(option: EventChoice[Any], text: str) -> None:
-    """Check that an event passes the filter of its wait: it may have been read with another filter. Raises
-    UnstorableValue."""
+    """Check that an event passes the filter of its wait. The event may have been read with another filter. Raises
+    UnstorableValue.
+    """
     fields = fields_of(msgspec.json.decode(text))
     for name, wanted in option.where:
         if fields.get(name) != wanted:
@@ -232,7 +238,7 @@ def _check_chosen(option: EventChoice[Any], text: str) -> None:
 
 
 def misfit_of(waits: Waits, won: Won) -> str:
-    """Return why the event that has won a wait does not fit the class of the wait; "" if it does."""
+    """Return why the event that has won a wait does not fit the event class of the wait. Return "" if it fits."""
     option = waits.options[won.option] if 0 <= won.option < len(waits.options) else None
     if not isinstance(option, EventChoice) or option.kind is None:
         return ""
@@ -262,13 +268,16 @@ def _how(target: str, won: Won) -> str:
     if won.status == "missing":
         return f"there is no run {target!r} to wait for"
     why = "" if won.failure is None else won.failure.message
-    if len(why) > _WHY_MAX_CHARS:  # It contains the reason of the child's child, and so on. Keep both ends.
+    # The text contains the reasons of the child's children, and so on. Keep the beginning and the end.
+    if len(why) > _WHY_MAX_CHARS:
         why = f"{why[: _WHY_MAX_CHARS // 2]} … {why[-_WHY_MAX_CHARS // 2 :]}"
     return f"run {target!r} ended as {won.status}" + (f": {why}" if won.failure is not None else "")
 
 
 def won_by_end(option: int, target: str, ended: tuple[Run, Outcome] | None, codec: Codec) -> Won:
-    """Return the entry value of a wait that the end of a run has won. `ended` is None if the run does not exist."""
+    """Return the value of the journal entry for a wait that the end of a run has won. `ended` is None if the run does
+    not exist.
+    """
     if ended is None:
         return Won(option=option, run=target, status="missing")
     run, outcome = ended
@@ -292,7 +301,7 @@ def child_failed(target: str, ended: tuple[Run, Outcome] | None, codec: Codec) -
 def timer(
     duration: Duration = 0, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0
 ) -> TimerChoice:
-    """Return a timer for `first`, which starts when the wait begins. A number is a number of seconds."""
+    """Return a timer for `first`. The timer starts when the wait begins. A number means seconds."""
     more = days * 86_400.0 + hours * 3_600.0 + minutes * 60.0 + seconds
     in_all = seconds_of(seconds_of(duration, "timer") + more, "timer")
     return TimerChoice(after=max(0, round(in_all * 1_000_000)))
@@ -316,9 +325,9 @@ def event(
 def event(
     kind: type[Any] | str, *, where: Mapping[str, Any] | None = None, delivery: Delivery | None = None
 ) -> EventChoice[Any]:
-    """Return an event for `first`: of a class, or known by its name alone.
+    """Return an event for `first`. Pass an event class, or the name of an event that has no class.
 
-    `where={"order": "o-17"}` chooses among the events by their fields. Raises InvalidArguments.
+    `where={"order": "o-17"}` selects events by the values of their fields. Raises InvalidArguments.
     """
     if isinstance(kind, str):
         options = options_of(NamedEvent(kind))
@@ -344,9 +353,9 @@ async def receive(kind: str, *, timeout: Duration | None = None, where: Mapping[
 async def receive(
     kind: type[Any] | str, *, timeout: Duration | None = None, where: Mapping[str, Any] | None = None
 ) -> Any:
-    """Wait durably for an event, and return it. For an event known by its name alone, return its value.
+    """Wait durably for an event, and return it. If you pass a name instead of a class, return the event's value.
 
-    Raises TimeoutError if no event comes within `timeout`; InvalidArguments, NotInWorkflow.
+    Raises TimeoutError if no event comes within `timeout`. Raises InvalidArguments, NotInWorkflow.
     """
     chosen = event(kind, where=where)
     if timeout is None:
@@ -372,10 +381,10 @@ async def first(
 async def first(*choices: type[Any] | Choice[Any]) -> Any: ...
 @checked
 async def first(*choices: type[Any] | Choice[Any]) -> Any:
-    """Wait durably for whichever comes first: an event, a timer, the end of a run.
+    """Wait durably for the first of several choices: events, timers, ends of runs.
 
-    The winner is journaled. The run then no longer waits for the other choices, and events that come later stay queued.
-    Of several timers the earliest counts.
+    The winner is journaled. After that, the run no longer waits for the other choices. Events that come later stay
+    queued. If there are several timers, the earliest counts.
 
     Each choice is a row in the store while the run waits. To handle the ends of many runs one after the other, use
     `asyncio.as_completed([run.result() for run in runs])`. It waits once for each run. A loop over `first(*runs)` waits
@@ -408,8 +417,8 @@ async def _wait(*choices: Choice[Any]) -> Any:
 def short_name(name: str) -> str:
     """Return the name of a wait. If the wait has many options, equal options in a row are counted.
 
-    Otherwise a run that waits for the first of a thousand children, and then for the first of the remaining ones, and
-    so on, would have a thousand long names in its journal.
+    Otherwise the journal could get a thousand long names, for example in a run that waits for the first of a thousand
+    children, then for the first of the remaining children, and so on.
     """
     if name.count(_OR) < _NAMES_MAX:
         return name

@@ -1,7 +1,8 @@
-"""The code of a worker process, which runs one job of a step at a time, and the messages between it and its engine.
+"""The code of a worker process, and the messages between a worker process and its engine. A worker process runs one job
+at a time.
 
 The process ends when its pipe is closed, even in the middle of a job. A closed pipe means that the engine's process is
-gone, or no longer needs this process.
+gone, or that the engine no longer needs this process.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _LOOK_EVERY_S: Final = 1.0
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """An attempt to run: the function to call, its arguments as JSON, and the values for `current_step()`."""
+    """An attempt to run. It has the function to call, the arguments as JSON, and the values for `current_step()`."""
 
     module: str
     function: str
@@ -76,8 +77,9 @@ class Item(Struct, frozen=True, tag=True):
 
 
 class Ended(Struct, frozen=True, tag=True, kw_only=True):
-    """The job has ended: with the function's result as JSON, or with a failure. `is_final` says that no retry follows.
-    `details` are heartbeat details that were not sent before."""
+    """The job has ended, with the function's result as JSON or with a failure. `is_final` says that no retry follows.
+    `details` are the heartbeat details that were not sent before the end.
+    """
 
     result: str | None = None
     failure: Failure | None = None
@@ -90,8 +92,8 @@ WorkerMessage = Ready | Began | Beat | Item | Ended
 
 def main(connection: Connection, engine_pid: int) -> None:
     """Run a worker process."""
-    # Signals to the whole process group are ignored here. The engine acts on them, and ends its workers when it is
-    # ready.
+    # This process ignores signals that go to the whole process group. The engine handles these signals, and ends its
+    # worker processes in time.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     Worker(connection, engine_pid).run()
@@ -127,7 +129,7 @@ class Worker:
     def _listen(self) -> None:
         try:
             while True:
-                # The end of the pipe is not seen while a process that the engine's process forked still has it open.
+                # If the engine's process has forked a process that still has the pipe open, the pipe does not end.
                 while not self._connection.poll(_LOOK_EVERY_S):
                     if os.getppid() != self._engine_pid:
                         raise EOFError
@@ -153,14 +155,14 @@ class Worker:
             self.send(Began())
             value = context.run(function, *args, **kwargs)
             return Ended(result=to_text(value, signature.about_result, job.payload_max), details=pulse.stop())
-        except (KeyboardInterrupt, SystemExit) as leaving:  # As in the engine's process.
+        except (KeyboardInterrupt, SystemExit) as leaving:  # The engine's process does the same.
             error = StepFailed(failed_by_exit(leaving, f"step {job.name!r}"))
             error.__cause__ = leaving
             return Ended(failure=_as_in_engine(to_failure(error)), details=pulse.stop(), is_final=True)
-        except asyncio.CancelledError:  # As in the engine's process.
+        except asyncio.CancelledError:  # The engine's process does the same.
             error = StepFailed(f"step {job.name!r} was cancelled from inside")
             return Ended(failure=to_failure(error), details=pulse.stop())
-        except StopIteration as stop:  # As in a thread.
+        except StopIteration as stop:  # A step in a thread does the same.
             failed = RuntimeError("the step raised StopIteration")
             failed.__cause__ = stop
             return Ended(failure=to_failure(failed), details=pulse.stop())
@@ -186,7 +188,9 @@ class Worker:
 
 
 class _Pulse:
-    """The attempt, as its body sees it. Heartbeats are sent to the engine at once, but at most twenty in a second."""
+    """The attempt, from the point of view of its body. Heartbeats are sent to the engine at once, but at most twenty
+    per second.
+    """
 
     def __init__(self, worker: Worker, job: Job) -> None:
         self._worker = worker
@@ -210,11 +214,11 @@ class _Pulse:
         )
 
     def append(self, stream: str, value: Any) -> None:
-        """Send an item to the engine. Waits while too many items wait to be written there."""
+        """Send an item to the engine. Waits while the engine has too many items to write."""
         item = Item(stream, item_text(stream, value, self._job.payload_max))
         with self._lock:
             if not self._is_over:
-                with suppress(OSError):  # The engine is gone, and so will this process be.
+                with suppress(OSError):  # The engine is gone, so this process will end too.
                     self._worker.send(item)
 
     async def flush(self) -> None:
@@ -268,13 +272,14 @@ class _Pulse:
     def _send(self) -> None:
         beat, self._unsent = Beat(self._unsent), None
         self._sent_at = time.monotonic()
-        with suppress(OSError):  # The engine is gone, and so will this process be.
+        with suppress(OSError):  # The engine is gone, so this process will end too.
             self._worker.send(beat)
 
 
 def _as_in_engine(failure: Failure) -> Failure:
-    """Return a failure with the main module's name in the engine. In a worker process the main module has another
-    name."""
+    """Return a failure in which the main module has the name that it has in the engine's process. In a worker process,
+    the main module has another name.
+    """
     return replace(
         failure,
         type=failure.type.replace("__mp_main__:", "__main__:", 1),

@@ -1,1 +1,1 @@
-"""Graphs: workflows as data. Tokens execute them, split at forks and meet at joins."""
+"""Graphs: workflows as data. Tokens move through a graph. They split at forks and meet at joins."""

@@ -1,6 +1,7 @@
-"""Slots of a fork that bounds how many of its branches run at once. They say which branch may begin next. Pure.
+"""The slots of a fork, which bound how many of its branches run at once. They decide which branch may begin next. This
+module is pure.
 
-Branches begin in the order of their index. A branch has its slot until it ends, at a join or anywhere else.
+Branches begin in the order of their index. A branch keeps its slot until it ends, at a join or anywhere else.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from perdure.models.graphs.tokens import Token
 
 
 class Slots:
-    """The slots of one fork. Each of its edges that has a bound has its own slots."""
+    """The slots of one fork. Each edge with a bound has slots of its own."""
 
     __slots__ = ("_edges", "_free", "_gone", "_running", "_waiting")
 
@@ -26,7 +27,9 @@ class Slots:
         self._gone: set[int] = set()  # branches that ended before they began
 
     def admit(self, token: Token) -> bool:
-        """Return whether the token of a branch may begin. If not, `leave` returns it when its turn has come."""
+        """Return whether the token of a branch may begin. If it may not begin, `leave` returns the token when its turn
+        has come.
+        """
         number = self._edges[token.index].number
         free = self._free.get(number)
         if free is None:
@@ -39,7 +42,7 @@ class Slots:
         return False
 
     def leave(self, index: int) -> tuple[Token, Edge] | None:
-        """Note that a branch has ended; return the token that may begin now, and its edge."""
+        """Note that a branch has ended. Return the token that may begin now, with its edge."""
         edge = self._edges[index]
         if index not in self._running:
             self._gone.add(index)

@@ -1,4 +1,4 @@
-"""Build a graph from its definition: look up every name, parse every expression, and report all problems."""
+"""Build a graph from its definition: look up every name, parse every expression, and collect all problems."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def build(
     input_fields: frozenset[str] | None,
     may_start: Callable[[Sequence[str]], bool],
 ) -> Plan:
-    """Return the plan of a graph. Raises InvalidDefinition, whose `problems` are all problems, each with its place."""
+    """Return the plan of a graph. Raises InvalidDefinition, whose `problems` list all problems with their places."""
     return _Building(spec, kinds, objects, input_fields, may_start).plan()
 
 
@@ -94,7 +94,7 @@ class _Building:
             raise invalid(self._problems)
 
     def _tried(self, make: Any, *args: Any) -> Any:
-        """Return the result of a function, or None if it found a problem in the definition."""
+        """Return the result of a function. Return None if the function found a problem in the definition."""
         try:
             return make(*args)
         except InvalidDefinition as error:
@@ -165,7 +165,7 @@ class _Building:
         )
 
     def _join(self, way: Way, fork: str, place: str) -> Join:
-        """Return the join of an edge. All edges into a node that close the same fork have the same join."""
+        """Return the join of an edge. Edges that lead to the same node and close the same fork share one join."""
         assert way.spec.join is not None
         spec = (structs.replace(way.spec.join, fork=None), way.spec.merges)
         known = self._joins.get((way.target, fork))
@@ -190,7 +190,7 @@ class _Building:
         where = f"graph {self._spec.graph!r}, join at {way.target!r} of the fork at {fork!r}"
         passes = None
         if (shortcut := self._shortcuts.get((fork, way.target))) is not None:
-            number = -1 - len(self._joins)  # Edges count from zero upwards.
+            number = -1 - len(self._joins)  # Joins have negative numbers, because edges count upwards from zero.
             passes = Passes(number=number, limit=shortcut.limit, edges=shortcut.edges)
         join = Join(target=way.target, fork=fork, spec=way.spec.join, merges=merges, place=where, passes=passes)
         self._joins[way.target, fork] = (join, spec)

@@ -1,4 +1,4 @@
-"""The functions of the builder: joins, merges, and kinds of node other than a plain function."""
+"""The functions of the builder. They make joins, merges, and all kinds of node except plain functions."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ def all_of(
 ) -> JoinSpec:
     """Go on once every branch of the fork has ended or arrived, with the outputs of the branches that arrived.
 
-    `fork` names the node of the fork, by default the innermost one before the join. The timeout counts from the first
-    arrival. When it has passed, the join fails, or goes on with the branches that have arrived. With `tolerate`, that
-    many branches (a whole number), or that fraction of them, may fail. The output of a failed branch is its error. If
-    more branches fail, the join fails.
+    `fork` names the node of the fork. The default is the innermost fork before the join. The timeout counts from the
+    first arrival. When the timeout has passed, the join fails, or it goes on with the branches that have arrived.
+    `tolerate` is the number of branches (a whole number), or the fraction of the branches, that may fail. The output of
+    a failed branch is its error. If more branches fail, the join fails.
     """
     return JoinSpec(fork=_fork(fork), timeout=seconds(timeout), on_timeout=on_timeout, tolerate=tolerate)
 
@@ -98,10 +98,11 @@ def any_of(
     timeout: Duration | None = None,
     on_timeout: OnTimeout = "fail",
 ) -> JoinSpec:
-    """Go on with the first branch that arrives. The others are cancelled, or may finish, or finish and are merged.
+    """Go on with the first branch that arrives. The other branches are cancelled, or may finish, or finish and are
+    merged too.
 
-    `build` refuses a timeout here, since it would count from the first arrival. Give the nodes before the join a
-    timeout.
+    `build` refuses a timeout here, because it would count from the first arrival. Set a timeout on the nodes before the
+    join instead.
     """
     return JoinSpec(need="any", fork=_fork(fork), on_early=on_early, timeout=seconds(timeout), on_timeout=on_timeout)
 
@@ -115,7 +116,7 @@ def m_of(
     timeout: Duration | None = None,
     on_timeout: OnTimeout = "fail",
 ) -> JoinSpec:
-    """Go on once that many branches have arrived. Fail as soon as so many can no longer arrive."""
+    """Go on once `number` branches have arrived. Fail as soon as so many branches can no longer arrive."""
     return JoinSpec(need=number, fork=_fork(fork), on_early=on_early, timeout=seconds(timeout), on_timeout=on_timeout)
 
 
@@ -125,37 +126,39 @@ def _fork(fork: NodeName | None) -> str | None:
 
 @checked(error=InvalidDefinition)
 def append(target: str, source: str | None = None) -> MergeSpec:
-    """Add the outputs, by branch index, to the list at `target`. If all outputs are lists, add their items."""
+    """Add the outputs to the list at `target`, in the order of the branch index. If all outputs are lists, add their
+    items.
+    """
     return MergeSpec(strategy="append", target=target, source=source)
 
 
 @checked(error=InvalidDefinition)
 def collect(target: str, source: str | None = None) -> MergeSpec:
-    """Put a list of the outputs, by branch index, at `target`."""
+    """Write a list of the outputs to `target`, in the order of the branch index."""
     return MergeSpec(strategy="collect", target=target, source=source)
 
 
 @checked(error=InvalidDefinition)
 def merge_object(target: str, source: str | None = None) -> MergeSpec:
-    """Add the outputs' fields to the object at `target`. If a field occurs twice, the later branch wins."""
+    """Add the fields of all outputs to the object at `target`. If a field occurs twice, the later branch wins."""
     return MergeSpec(strategy="merge_object", target=target, source=source)
 
 
 @checked(error=InvalidDefinition)
 def keyed(target: str, source: str | None = None) -> MergeSpec:
-    """Put an object of the outputs at `target`, by branch index: {"0": …}."""
+    """Write an object with the outputs by branch index to `target`: {"0": …}."""
     return MergeSpec(strategy="keyed", target=target, source=source)
 
 
 @checked(error=InvalidDefinition)
 def last_wins(target: str, source: str | None = None) -> MergeSpec:
-    """Put the output of the last branch at `target`, or {} if there is no output."""
+    """Write the output of the last branch to `target`, or {} if there is no output."""
     return MergeSpec(strategy="last_wins", target=target, source=source)
 
 
 @checked(error=InvalidDefinition)
 def reduce_with(reducer: Callable[[list[Any]], Any], target: str, source: str | None = None) -> Bound:
-    """Put the result of `reducer`, called with the list of outputs, at `target`.
+    """Call `reducer` with the list of outputs, and write its result to `target`.
 
     The reducer must be pure: replays call it again.
     """
@@ -178,16 +181,16 @@ def terminate(status: Literal["succeeded", "failed"] = "succeeded", message: str
 
 @checked(error=InvalidDefinition)
 def timer(duration: Duration | str | None = None, *, until: str | None = None) -> Kind:
-    """A node that waits for a duration, or until a time.
+    """A node that waits for a duration or until a time.
 
-    The duration is a number of seconds, or an expression for it. The time is an expression.
+    The duration is a number of seconds, or an expression for a number of seconds. The time is an expression.
     """
     return Timer(seconds=duration if isinstance(duration, str) else seconds(duration), until=until)
 
 
 @checked(error=InvalidDefinition)
 def wait(event: type[Event] | str, *, where: Mapping[str, Any] | None = None) -> Kind:
-    """A node that waits for an event, sent to the run or broadcast. `where` maps its fields to expressions."""
+    """A node that waits for an event, sent to the run or broadcast. `where` maps fields of the event to expressions."""
     name = event if isinstance(event, str) else options_of(event).name
     return Wait(event=name, where=dict(where or {}))
 
@@ -206,7 +209,7 @@ def http(
 ) -> Kind:
     """A node that makes an HTTP request.
 
-    `url`, and the values of the other parameters, are expressions. `secret` is the name of a key that is sent as
+    `url` and the values of the other parameters are expressions. `secret` is the name of a secret that is sent as
     `Authorization: Bearer …`. `secret_headers` maps headers to names of secrets.
     """
     return Http(
@@ -244,10 +247,12 @@ def llm(
 ) -> Bound | Kind:
     """A node that asks a model at an endpoint with OpenAI's chat completions.
 
-    Its result is {output, usage, model, repairs}. `schema` is a type or a JSON Schema. `secret` is the name of a key.
-    `profile` and `prompt_spec` name records, like "fast" or "fast@2". docs/graphs.md describes the other fields.
+    Its result is {output, usage, model, repairs}. `schema` is a type or a JSON Schema. `secret` is the name of the
+    secret with the key. `profile` and `prompt_spec` name records, for example "fast" or "fast@2". docs/graphs.md
+    describes the other fields.
 
-    Raises InvalidDefinition."""
+    Raises InvalidDefinition.
+    """
     spec = Llm(
         model=model,
         prompt=prompt,
@@ -281,9 +286,10 @@ def mcp(
 ) -> Kind:
     """A node that calls a tool of an MCP server.
 
-    The node's `input` has the arguments. Its result is {text, content, structured}. The server is at `url`, an
-    expression. Or `command` is a program that is started for each call. `secret` is the name of a key that is sent to
-    the url. `secret_env` maps environment variables of the program to names of secrets.
+    The node's `input` has the arguments. Its result is {text, content, structured}. `url` is an expression for the
+    address of the server. Instead of `url`, `command` can name a program that is started for each call. `secret` is the
+    name of a secret that is sent to the url. `secret_env` maps environment variables of the program to names of
+    secrets.
     """
     return Mcp(tool=tool, url=url, command=list(command), secret=secret, secret_env=dict(secret_env or {}))
 
@@ -304,9 +310,10 @@ def metric(
 
 @checked(error=InvalidDefinition)
 def action(name: str) -> Kind:
-    """A node that executes a record of kind "action": its newest version, or the version in "notify@2".
+    """A node that executes a record of kind "action". "notify" means the newest version, and "notify@2" a certain
+    version.
 
-    The record's expressions see the values that the node's `input` maps, as `input`, and nothing else.
+    The record's expressions see only `input`, with the values that this node's `input` maps.
     """
     return Action(action=name)
 
@@ -322,7 +329,7 @@ def human(
     """A node that gives a person a task of this queue. The answer is the node's result.
 
     `schema` is a type or a JSON Schema. `queue` and `title` are templates. When the node's timeout has passed, the node
-    fails, or its result is `on_timeout`, a mapping of expressions. Raises InvalidDefinition.
+    fails. With `on_timeout`, a mapping of expressions, its values are the result instead. Raises InvalidDefinition.
     """
     spec = Human(queue=queue, title=title, schema=_plain_schema(schema), on_timeout=on_timeout)
     return _with_schema(spec, schema, "human(schema=…)")
@@ -338,8 +345,8 @@ def remote(
 ) -> Bound | Kind:
     """A node that gives a remote worker a task.
 
-    The worker claims it by its queue, and answers {result, context_updates, staged_artifacts}. `schema` describes the
-    result. The other parameters are the same as for `human`. Raises InvalidDefinition.
+    The worker claims the task by its queue, and answers {result, context_updates, staged_artifacts}. `schema` describes
+    the result. The other parameters are the same as for `human`. Raises InvalidDefinition.
     """
     spec = Remote(queue=queue, title=title, schema=_plain_schema(schema), on_timeout=on_timeout)
     return _with_schema(spec, schema, "remote(schema=…)")
@@ -349,8 +356,9 @@ def remote(
 def artifact(
     name: str, value: Any = None, *, template: str | None = None, type: str = "", media_type: str | None = None
 ) -> Kind:
-    """A node that stages an artifact of the run: the value of the expressions in `value`, or the text of a template.
-    The artifact is published if the run succeeds."""
+    """A node that stages an artifact of the run. The content comes from the expressions in `value`, or is the text of a
+    template. The artifact is published if the run succeeds.
+    """
     return Artifact(name=name, value=value, template=template, type=type, media_type=media_type)
 
 
@@ -359,7 +367,9 @@ def _plain_schema(schema: Any) -> dict[str, Any] | str | None:
 
 
 def _with_schema(spec: Llm | Human | Remote, schema: Any, place: str) -> Bound | Kind:
-    """Return a kind with its schema: as it was given, as a reference to a type, or as the schema of a type."""
+    """Return a kind with its schema. The schema is the one that was given, a reference to a type, or the schema of a
+    type.
+    """
     if schema is None or spec.schema is not None:
         return spec
     if isinstance(schema, type) and not typing.get_args(schema) and schema.__module__ != "builtins":
@@ -378,9 +388,9 @@ def child(
 ) -> Bound | Kind:
     """A node that runs a workflow of any model as a child.
 
-    The workflow is an object or a name. Its name (`name_from`) or version (`version_from`) can also be an expression.
-    If only the name is known, the node's `input` has the arguments by name. A graph has one argument, which is called
-    `input`.
+    Pass the workflow as an object or by its name. The name can also come from an expression (`name_from`), and so can
+    the version (`version_from`). If you pass only a name, the node's `input` has the arguments by name. A graph has one
+    argument. It is called `input`.
     """
     if workflow is None or isinstance(workflow, str):
         return Child(

@@ -1,4 +1,6 @@
-"""The tokens at nodes that edges can cancel, so that an edge need not examine all tokens. Pure."""
+"""The tokens at nodes that edges can cancel. With this index, an edge does not need to examine all tokens. This module
+is pure.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,9 @@ class Standing:
             del self._at[node][token]
 
     def within(self, fork: Fork, names: Iterable[str]) -> list[Token]:
-        """Return the tokens at these nodes in the branch that encloses a fork. The tokens of each fork come before the
-        tokens of the forks inside it, ordered by age."""
+        """Return the tokens at these nodes, in the branch that contains a fork. The tokens of a fork come before the
+        tokens of the forks inside it. Within a fork they are ordered by age.
+        """
         root, index = (fork, None) if fork.outer is None else (fork.outer, fork.index)
         found = [
             (place, token)
@@ -41,7 +44,7 @@ class Standing:
 
 
 def _place(token: Token, root: Fork, index: int | None) -> list[tuple[int, int]] | None:
-    """Return the sort key of a token in a fork, or in one branch of it; None if the token is not in it."""
+    """Return the sort key of a token in a fork, or in one branch of the fork. Return None if the token is not in it."""
     place, fork, branch = [(0, token.id)], token.fork, token.index
     while fork is not root:
         if fork.outer is None:

@@ -1,4 +1,6 @@
-"""Cancellation: ends the tokens of a fork at once. After that no join in the fork decides anything. Pure."""
+"""Cancellation: ends the tokens of a fork at once. After that, no join of the fork decides anything. This module is
+pure.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Cancellation:
         fork.slots = None
 
     def others(self, token: Token) -> None:
-        """End all tokens in a token's fork except the token itself. Its joins go on waiting for the token."""
+        """End all tokens in a token's fork except the token itself. The joins of the fork keep waiting for this
+        token.
+        """
         fork = token.fork
         for other in fork.tokens.values():
             if other is not token:

@@ -1,7 +1,7 @@
-"""Chat completions: one request to a model's server, over HTTP as OpenAI defines it, and its answer.
+"""Chat completions: one HTTP request to a model's server, in OpenAI's format, and its answer.
 
-Every error becomes an LlmFailed, or a subclass that is not retried. Messages of servers are shown without the secret,
-because some servers repeat it.
+Every error becomes an LlmFailed or one of its subclasses. Some subclasses are not retried. Messages of servers are
+shown without the secret, because some servers repeat the secret.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ANSWER_CHARS_MAX: Final = 8 * 1024 * 1024
 _LINE_BYTES_MAX: Final = 4 * 1024 * 1024
 _ERROR_BYTES_MAX: Final = 64 * 1024
 _SHOWN_CHARS: Final = 500
-_MAY_PASS: Final = frozenset({408, 409, 425, 429})  # and all from 500 on
+_MAY_PASS: Final = frozenset({408, 409, 425, 429})  # these statuses, and all statuses from 500 on, may pass
 _TOO_LONG: Final = ("context_length", "context length", "context window", "maximum context", "too many tokens")
 
 
@@ -57,7 +57,7 @@ class _Choice(Struct):
 
 
 class _Body(Struct):
-    """An answer, or a piece of one."""
+    """An answer, or a piece of an answer."""
 
     choices: list[_Choice] = field(default_factory=list)
     model: str | None = None
@@ -85,7 +85,7 @@ def wrong_with_url(url: str) -> str | None:
 
 
 class Endpoint:
-    """The server that a model is asked at. `stall_s` is how long the server may send nothing."""
+    """The server of a model. `stall_s` is the longest time for which the server may send nothing."""
 
     def __init__(self, *, base_url: str | None, model: str, secret: str | None, stall_s: float, place: str) -> None:
         self.place = place
@@ -95,8 +95,10 @@ class Endpoint:
         self._stall_s = stall_s
 
     async def ask(self, body: dict[str, Any], on_piece: OnPiece | None) -> Answer:
-        """Send a request, in a step, and return the answer. With `on_piece` it asks for a stream, and passes the pieces
-        of the answer to `on_piece` as they come. Raises LlmFailed and its subclasses, SecretNotFound, Misuse."""
+        """Send a request and return the answer. This must be called in a step. With `on_piece`, request a stream, and
+        pass each piece of the answer to `on_piece` when it arrives. Raises LlmFailed and its subclasses,
+        SecretNotFound, Misuse.
+        """
         base_url = self._base_url or os.environ.get(BASE_URL_VARIABLE) or OPENAI
         if (wrong := wrong_with_url(base_url)) is not None:
             raise LlmRefused(f"{self.place}: {BASE_URL_VARIABLE} in the environment is wrong: {wrong}")
@@ -119,7 +121,7 @@ class _Request:
 
         headers = {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
         timeout = httpx.Timeout(self._stall_s, connect=min(self._stall_s, _CONNECT_TIMEOUT_S))
-        # No error of httpx becomes a cause: it refers to the request, and so to the secret.
+        # No error of httpx becomes a cause, because it refers to the request, which has the secret.
         try:
             async with (
                 guard(httpx.AsyncClient(timeout=timeout, verify=_trust()), self._url) as client,
@@ -197,7 +199,7 @@ class _Request:
         return self._answer(text, model, usage)
 
     async def _events(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
-        """Yield the data of a stream's events."""
+        """Yield the data of the events of a stream."""
         held = b""
         async for chunk in response.aiter_bytes():
             *lines, held = (held + chunk).split(b"\n")
@@ -290,7 +292,7 @@ async def _beginning(response: httpx.Response) -> bytes:
 
 
 def _message_in(found: Any) -> tuple[str, str]:
-    """Return the message and the code of an error. Servers have several forms for it."""
+    """Return the message and the code of an error. Servers use several forms of errors."""
     if isinstance(found, dict):
         inner = found.get("error", found)
         if isinstance(inner, dict):
@@ -301,7 +303,9 @@ def _message_in(found: Any) -> tuple[str, str]:
 
 
 def _retry_after_s(response: httpx.Response) -> float | None:
-    """Return the pause in seconds that the server asks for: as seconds, milliseconds, or a date by its own clock."""
+    """Return the pause in seconds that the server asks for. The server gives seconds, milliseconds, or a date by its
+    own clock.
+    """
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         said = response.headers.get(name)
         if said is None:
@@ -321,7 +325,7 @@ def _retry_after_s(response: httpx.Response) -> float | None:
 
 
 def _numbers(usage: dict[str, Any]) -> dict[str, Any]:
-    """Return only the numbers of a usage object, whatever else the server puts there."""
+    """Return only the numbers of a usage object. Everything else that the server adds is left out."""
     kept: dict[str, Any] = {}
     for name, value in usage.items():
         if isinstance(value, dict):
@@ -332,7 +336,7 @@ def _numbers(usage: dict[str, Any]) -> dict[str, Any]:
 
 
 def added(usage: dict[str, Any] | None, more: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the summed usage of two requests."""
+    """Return the sum of the usage of two requests."""
     if usage is None or more is None:
         return more if usage is None else usage
     total = dict(usage)
@@ -347,7 +351,7 @@ def added(usage: dict[str, Any] | None, more: dict[str, Any] | None) -> dict[str
 
 @cache
 def _trust() -> ssl.SSLContext:
-    """Return the TLS context that all requests share, since making one takes a while."""
+    """Return the TLS context that all requests share, because creating a context takes a while."""
     import httpx
 
     return httpx.create_ssl_context()

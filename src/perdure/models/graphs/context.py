@@ -1,8 +1,9 @@
-"""A run's context: the values that nodes and expressions see. The values of a branch belong to it until its fork's
-join.
+"""A run's context: the values that nodes and expressions see. The values of a branch belong to the branch until the
+join of its fork.
 
-Values are JSON's own types and never changed in place: a write puts a new object where the old one was, so that a value
-may be in several places at once. The one exception is the value that `grown` returns, because no code has seen it yet.
+Values have JSON's own types and are never changed in place. A write puts a new object in the place of the old object.
+So one value may be in several places. There is one exception: the value that `grown` returns may be changed, because no
+code has seen it yet.
 """
 
 from __future__ import annotations
@@ -17,17 +18,20 @@ SECTIONS: Final = ("state", "output", "nodes")
 
 
 class Scope:
-    """State, output and results of nodes. A branch has its own, on top of the scope that it was forked from."""
+    """The state, the output, and the results of nodes. A branch has a scope of its own. It reads from the outer scope
+    whatever it has not written itself.
+    """
 
     __slots__ = ("_own", "_paths", "_unseen", "parent", "root")
 
     def __init__(self, parent: Scope | None = None) -> None:
         self.parent = parent
         self.root: Scope = self if parent is None else parent.root  # the scope of the whole run
-        self._own: dict[str, dict[str, Any]] | None = None  # most branches write one thing or nothing
-        # The paths that it has written inside objects of an outer scope, by section and key.
+        self._own: dict[str, dict[str, Any]] | None = None  # most branches write one value or nothing
+        # The paths inside objects of an outer scope that this scope has written, by section and key.
         self._paths: dict[tuple[str, str], dict[tuple[str, ...], None]] | None = None
-        # Lists and objects that only this scope has, by section and key, then by path: they may be added to.
+        # Lists and objects that only this scope has, by section and key, and then by path. Only these may be changed in
+        # place.
         self._unseen: dict[tuple[str, str], dict[tuple[str, ...], Any]] | None = None
 
     def find(self, section: str, key: str, default: Any = None) -> Any:
@@ -51,7 +55,7 @@ class Scope:
         self._own.setdefault(section, {})[key] = value
 
     def frozen(self) -> Scope:
-        """Return a copy of the scope as it is now. Later writes to this scope do not change the copy."""
+        """Return a copy of the scope in its current state. Later writes to this scope do not change the copy."""
         frozen = Scope(self.parent)
         frozen.root = self.root
         self._unseen = None
@@ -60,7 +64,7 @@ class Scope:
         return frozen
 
     def read(self, target: str, default: Any = None) -> Any:
-        """Return the value at a path like `state.notes`."""
+        """Return the value at a path, for example `state.notes`."""
         section, key, *deeper = target.split(".")
         value = self.find(section, key, _MISSING)
         for inner in deeper:
@@ -68,8 +72,9 @@ class Scope:
         return default if value is _MISSING else value
 
     def write(self, target: str, value: Any) -> None:
-        """Write a value at a path like `state.totals.open`. Missing objects on the path are created. Other values on
-        the path are replaced by objects."""
+        """Write a value at a path, for example `state.totals.open`. Missing objects on the path are created. A value on
+        the path that is not an object is replaced by an object.
+        """
         section, key, *deeper = target.split(".")
         self._write(section, key, tuple(deeper), value)
 
@@ -86,10 +91,10 @@ class Scope:
             self._paths[section, key] = {**(paths or {}), deeper: None}
 
     def grown(self, target: str, copied: Callable[[Any], X]) -> X:
-        """Return the list or object at a path, to be added to in place.
+        """Return the list or object at a path. The caller may add to it in place.
 
-        `copied` makes a copy of the value at the path. If an earlier copy has not been read since, that copy is
-        returned instead. So a thousand additions copy once.
+        `copied` makes a copy of the value at the path. If the scope made a copy before, and nothing has read it since,
+        that copy is returned. So a thousand additions need only one copy.
         """
         section, key, *rest = target.split(".")
         path = tuple(rest)
@@ -99,7 +104,7 @@ class Scope:
             return found
         grown = copied(self.read(target))
         self._write(section, key, path, grown)
-        # A write copies the objects around the written value, and no objects beside it.
+        # A write copies the objects that contain the written value, and no other objects.
         kept = {other: value for other, value in mine.items() if not _is_within(other, path)}
         self._unseen = {} if self._unseen is None else self._unseen
         self._unseen[section, key] = {**kept, path: grown}
@@ -114,8 +119,10 @@ class Scope:
         return seen
 
     def adopt(self, branch: Scope) -> None:
-        """Take over everything that a branch has written. Inside an object it takes over only the written paths, so
-        that other branches' writes stay. If both wrote a path, this branch wins."""
+        """Take over everything that a branch has written. Inside an object, take over only the paths that the branch
+        has written. The writes of other branches stay. If this scope and the branch have written the same path, the
+        branch wins.
+        """
         paths = branch._paths or {}
         branch._unseen = None
         for section, part in (branch._own or {}).items():
@@ -124,12 +131,12 @@ class Scope:
                     found = value
                     for inner in path:
                         found = found.get(inner, _MISSING) if isinstance(found, dict) else _MISSING
-                    if found is not _MISSING:  # A later write has replaced the object around it.
+                    if found is not _MISSING:  # A later write may have replaced the object that contained the value.
                         self._write(section, key, path, found)
 
 
 def _is_within(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Return whether one of two paths leads to or into the value of the other path."""
+    """Return whether one of two paths begins with the other path."""
     shorter = min(len(one), len(other))
     return one[:shorter] == other[:shorter]
 
@@ -141,7 +148,7 @@ def _within(value: Any, path: Sequence[str], new: Any) -> dict[str, Any]:
 
 
 class Section:
-    """One section of a scope, looked up key by key."""
+    """One section of a scope. Values are looked up by key."""
 
     __slots__ = ("_name", "_scope")
 
@@ -157,7 +164,7 @@ class Section:
 
 
 class View:
-    """The context as the expressions of one token see it."""
+    """The context that the expressions of one token see."""
 
     __slots__ = ("_branch", "_error", "_input", "scope")
 

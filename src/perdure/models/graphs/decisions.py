@@ -1,4 +1,4 @@
-"""The decisions of the machine of a graph's run."""
+"""The decisions that the machine of a graph's run makes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from msgspec import Struct
 
 from perdure.models.graphs.tokens import Token
 
-TimerKey = tuple[int, str]  # the id of a fork, and the node that its join leads to
+TimerKey = tuple[int, str]  # the id of a fork, and the node behind its join
 
 
 class Decisions(Struct):
     """The actions for the runner, in this order: stop the nodes of these tokens, drop timers, set timers (seconds from
-    now), run the nodes of these tokens. If the run ends, there is nothing else to do."""
+    now), and run the nodes of these tokens. If the run ends, no other action follows.
+    """
 
     cancel: list[int]
     timers_dropped: list[TimerKey]

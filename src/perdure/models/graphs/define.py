@@ -1,5 +1,6 @@
-"""Define graphs: the builder, and definitions in YAML or JSON. A graph is a workflow like any other: calling it gives a
-call that an engine starts, or that another workflow awaits."""
+"""Define graphs: the builder, and definitions in YAML or JSON. A graph is a workflow like any other. Calling it returns
+a call that an engine can start, or that another workflow can await.
+"""
 
 from __future__ import annotations
 
@@ -53,10 +54,10 @@ _MISSING: Any = object()
 
 @checked(error=InvalidDefinition)
 class Graph(Workflow[..., O], Generic[I, O]):
-    """A workflow as a graph: nodes do something, edges say what comes next.
+    """A workflow as a graph. Nodes do something, and edges say which node comes next.
 
-    Build it with `node` and `edge`. It is checked and becomes fixed at its first use, or with `build`. Runs keep the
-    version of the graph with which they were started.
+    Build it with `node` and `edge`. It is checked at its first use or by `build`. After that it cannot change. A run
+    keeps the version of the graph with which it was started.
     """
 
     model = "graph"
@@ -123,8 +124,9 @@ class Graph(Workflow[..., O], Generic[I, O]):
         timeout: Duration | None = None,
         limits: GraphLimits | None = None,
     ) -> None:
-        """`input` and `output` are the types or JSON Schemas of a run's input and output, and both are checked.
-        `timeout` bounds a whole run. The run begins at `start`, by default at the first node."""
+        """`input` and `output` are the types or JSON Schemas of a run's input and output. Perdure checks both.
+        `timeout` bounds a whole run. The run begins at the node `start`. The default is the first node.
+        """
         draft = Draft(name, version=version, description=description, start=start)
         draft.timeout = seconds(timeout)
         draft.limits = limits
@@ -136,7 +138,7 @@ class Graph(Workflow[..., O], Generic[I, O]):
         self._where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         self._draft = draft
 
-        # It refers to the draft, not to the graph, so that an unused graph is freed at once.
+        # The function refers to the draft and not to the graph, so that an unused graph is freed at once.
         async def run(input: Any = None) -> Any:
             if running_loop() is None:
                 raise NotInWorkflow(f"graph {draft.name!r} is run by an engine, as in engine.run(graph(…))")
@@ -161,12 +163,12 @@ class Graph(Workflow[..., O], Generic[I, O]):
         otherwise: Literal["error", "end"] | None = None,
         description: str | None = None,
     ) -> NodeRef:
-        """Add a node that runs a step, a function (as a step), a workflow (as a child), or a kind.
+        """Add a node. It runs a step, a function (as a step), a workflow (as a child), or a kind of node.
 
-        `input` maps the node's parameters to expressions. Parameters without a mapping come from the run's input by
-        name. `output` maps places in the context (`state.…`, `output.…`) to expressions of the result. If the node
-        fails for good, its edges with `on_error` apply. Without an error edge the run fails. With `branch_error` only
-        the branch fails, and the join gets the error. Raises InvalidDefinition.
+        `input` maps the node's parameters to expressions. A parameter without a mapping gets the field of the run's
+        input that has its name. `output` maps places in the context (`state.…`, `output.…`) to expressions that see the
+        result. If the node fails for good, the token follows its edges with `on_error`. Without such an edge, the run
+        fails. With `branch_error`, only the branch fails, and its join gets the error. Raises InvalidDefinition.
         """
         draft = self._open()
         if name in draft.nodes:
@@ -203,7 +205,7 @@ class Graph(Workflow[..., O], Generic[I, O]):
         merge: MergeSpec | Bound | Iterable[MergeSpec | Bound] = (),
         cancel: NodeName | Iterable[NodeName] = (),
     ) -> None:
-        """Add an edge from one node, or an edge from each of several nodes. See `EdgeSpec`."""
+        """Add an edge from one node, or one edge from each of several nodes. See `EdgeSpec`."""
         draft = self._open()
         merges = [draft.bound(one) for one in ([merge] if isinstance(merge, MergeSpec | Bound) else merge)]
         sources = [named(source)] if isinstance(source, NodeRef | str) else [named(one) for one in source]
@@ -229,16 +231,16 @@ class Graph(Workflow[..., O], Generic[I, O]):
     def exclusive(self, nodes: NodeName | Iterable[NodeName], *, keep: bool = False) -> None:
         """Allow only one token of a run at a time at any of these nodes.
 
-        Other tokens wait for their turn in the order in which they come. A turn ends with the node, or, with `keep`,
-        when the token moves to a node that is not in the list.
+        Other tokens wait for their turn, in the order in which they arrive. A turn ends when the node ends. With
+        `keep`, a turn ends when the token moves to a node that is not in the list.
         """
         names = [nodes] if isinstance(nodes, NodeRef | str) else nodes
         self._open().exclusive.append(ExclusiveSpec(nodes=[named(one) for one in names], keep=keep))
 
     def output(self, mapping: Any) -> None:
-        """Set the run's output: expressions by name.
+        """Set the run's output: a mapping of names to expressions.
 
-        By default the output is the object that nodes have written to `output`.
+        The default output is the object that nodes have written to `output`.
         """
         self._open().output = mapping
 
@@ -255,7 +257,7 @@ class Graph(Workflow[..., O], Generic[I, O]):
         try:
             self._draft.built()
         except Exception:
-            forget(self)  # A graph with problems cannot run, and its author has seen the error.
+            forget(self)  # A graph with problems cannot run, and its author gets the error here.
             raise
         return self
 
@@ -265,10 +267,10 @@ class Graph(Workflow[..., O], Generic[I, O]):
     def parse(cls, text: str, *, objects: Mapping[str, Any] | Iterable[Any] | None = None) -> Graph[Any, Any]:
         """Read a graph from YAML or JSON.
 
-        The text names imported steps, workflows, exceptions and data types as `package.module:name`; Perdure imports
-        nothing for it. `objects` are functions, reducers and other objects that the text may name: a list, under their
-        own names, or a dict. An mcp node starts only a program that a dict has, as a list of the program and all its
-        arguments. Raises InvalidDefinition.
+        The text names steps, workflows, exceptions and data types as `package.module:name`. Their modules must be
+        imported already; Perdure imports nothing for a text. `objects` are functions, reducers and other objects that
+        the text may name. Pass a list, to use their own names, or a dict. An mcp node starts a program only if the dict
+        has it, as a list of the program and all its arguments. Raises InvalidDefinition.
         """
         return cls._parsed(text, "this graph", objects)
 
@@ -277,7 +279,7 @@ class Graph(Workflow[..., O], Generic[I, O]):
         """Read a graph from a file with YAML or JSON, as `parse` does. Raises InvalidDefinition, OSError."""
         try:
             text = Path(path).read_text(encoding="utf-8")
-        except ValueError as error:  # A path with NUL, or a file that is not UTF-8.
+        except ValueError as error:  # The path has a NUL, or the file is not UTF-8.
             raise InvalidDefinition(f"load(): {shown(path)} cannot be read as a text: {error}") from None
         return cls._parsed(text, str(path), objects)
 
@@ -291,34 +293,37 @@ class Graph(Workflow[..., O], Generic[I, O]):
         return graph.build()
 
     def dump(self, form: texts.Form = "yaml") -> str:
-        """Return the definition as text, which `parse` can read. Functions are written as `package.module:name`."""
+        """Return the definition as a text that `parse` can read. Functions are written as `package.module:name`."""
         return texts.dump(self.definition, form)
 
     @staticmethod
     def json_schema() -> dict[str, Any]:
-        """Return the JSON Schema of definitions, with all kinds of node that are known now."""
+        """Return the JSON Schema of definitions. It covers all kinds of node that are registered now."""
         return texts.json_schema()
 
     # Pictures.
 
     def to_mermaid(self, tokens: TokensView | None = None) -> str:
-        """Return a Mermaid flowchart. With the tokens of a run (`await run.tokens()`) it shows where they are and were.
-        Raises InvalidDefinition."""
+        """Return a Mermaid flowchart. With the tokens of a run (`await run.tokens()`), it shows where they are and
+        where they were. Raises InvalidDefinition.
+        """
         return mermaid(picture_of(self._draft_built(), self.definition.nodes, tokens, forks=False))
 
     def to_svg(self, tokens: TokensView | None = None) -> str:
-        """Return a complete SVG file. With the tokens of a run (`await run.tokens()`) it shows where they are and were.
-        Raises InvalidDefinition, and Misuse if the graph is too large for a picture."""
+        """Return a complete SVG file. With the tokens of a run (`await run.tokens()`), it shows where they are and
+        where they were. Raises InvalidDefinition, and Misuse if the graph is too large for a picture.
+        """
         return svg(picture_of(self._draft_built(), self.definition.nodes, tokens, forks=True), self.name)
 
     def _draft_built(self) -> Plan:
         return self.build()._draft.built()
 
-    # Being a workflow.
+    # A graph as a workflow.
 
     def __call__(self, input: I = _MISSING, /) -> RunCall[O]:
-        """Return a call, to be started by an engine or awaited by a workflow. Raises InvalidDefinition,
-        InvalidArguments."""
+        """Return a call, which an engine can start or a workflow can await. Raises InvalidDefinition,
+        InvalidArguments.
+        """
         self.build()
         args = () if input is _MISSING else (input,)
         self.signature.check(args, {})
@@ -326,13 +331,16 @@ class Graph(Workflow[..., O], Generic[I, O]):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return a hash of the definition. It is the same for Python, YAML and JSON."""
+        """Return a hash of the definition. The hash does not depend on whether the graph was written in Python, YAML or
+        JSON.
+        """
         return fingerprint_of(self.definition, self.outline)
 
     @cached_property
     def outline(self) -> Outline:
-        """Return the outline of the definition, which runs keep to notice changes. It covers everything but
-        descriptions, limits and retry policies. Raises InvalidDefinition."""
+        """Return the outline of the definition. Runs keep the outline to notice changes of the definition. It covers
+        everything except descriptions, limits and retry policies. Raises InvalidDefinition.
+        """
         return outline_of(self.definition, self._draft_built(), self._draft.usual_name, self.digest)
 
     @property
@@ -348,18 +356,20 @@ class Graph(Workflow[..., O], Generic[I, O]):
 
     @property
     def digest(self) -> str:
-        """The digest that identifies the definition. Runs refer to their definition by it. Raises InvalidDefinition."""
+        """The digest that identifies the definition. Runs refer to their definition by this digest. Raises
+        InvalidDefinition.
+        """
         return self.build()._draft.digest
 
     def kept(self) -> StoredDefinition:
-        """Return the graph as the store keeps it. Raises InvalidDefinition."""
+        """Return the graph in the form in which the store keeps it. Raises InvalidDefinition."""
         return stored(self.definition, self._draft.objects)
 
     @classmethod
     def read_back(cls, kept: StoredDefinition) -> Graph[Any, Any]:
         """Return a graph from its stored definition.
 
-        The graph can be drawn and can show tokens, but cannot run. Raises InvalidDefinition.
+        The graph can be drawn and can show tokens, but it cannot run. Raises InvalidDefinition.
         """
         graph: Graph[Any, Any] = cls.__new__(cls)
         graph._define(Draft.of(*readable(kept)), 2)
@@ -367,10 +377,10 @@ class Graph(Workflow[..., O], Generic[I, O]):
         return graph.build()
 
     def trace(self, run: Run, input: str, entries: Sequence[Entry], codec: Codec, payload_max: int) -> Pieces[Trace]:
-        """Compute from a run's journal where its tokens are and were, and what happened.
+        """Compute from a run's journal where its tokens are and were, and which events happened.
 
-        The pieces must run in plain callbacks, as in `run.tokens()`. Raises InvalidDefinition, and Misuse if the
-        journal does not fit.
+        The pieces must run in plain callbacks of the event loop, as in `run.tokens()`. Raises InvalidDefinition. Raises
+        Misuse if the journal does not fit the graph.
         """
         return trace(run, self._draft_built(), self.signature, input, entries, codec, payload_max)
 
@@ -395,8 +405,8 @@ class Draft:
         self.exclusive: list[ExclusiveSpec] = []
         self.output: Any = None
         self.objects: dict[str, Any] = {}
-        self.is_text = False  # True if its author may be a person who must not run code in this process
-        self.lines: Lines | None = None  # of its text, if it is in YAML
+        self.is_text = False  # True if the author of the text may be a person who must not run code in this process
+        self.lines: Lines | None = None  # the lines of its parts, if the text is YAML
         self.checked: GraphSpec | None = None
         self.plan: Plan | None = None
 
@@ -439,8 +449,9 @@ class Draft:
         return self.plan
 
     def may_start(self, command: Sequence[str]) -> bool:
-        """Whether a node may start this program. A graph in Python may start any program; a text may start only a
-        program that was passed in with exactly these arguments."""
+        """Whether a node may start this program. A graph in Python may start any program. A text may start only a
+        program that was passed in with exactly these arguments.
+        """
         handed_in = (one for one in self.objects.values() if isinstance(one, list | tuple))
         return not self.is_text or any(list(one) == list(command) for one in handed_in)
 
@@ -504,7 +515,7 @@ class Draft:
         return msgspec.structs.replace(part.part, **{part.field: reference})
 
     def retry_spec(self, policy: Retry, place: str) -> RetrySpec:
-        """A policy as a part of the definition. Raises InvalidDefinition."""
+        """Return a retry policy as a part of the definition. Raises InvalidDefinition."""
         if policy.recoverable is not None or policy.delay is not None:
             raise InvalidDefinition(
                 f"{place}, retry: a definition has no room for a policy's functions; give the step the policy, with "
@@ -537,7 +548,7 @@ class Draft:
         return reference_of(found) if is_named else reference
 
     def _bind(self, reference: str, found: Any) -> str:
-        """Keep an object by its reference. Another object of the same name gets a number."""
+        """Keep an object under its reference. If another object has the same name, add a number to the name."""
         name, number = reference, 1
         while self.objects.setdefault(name, found) is not found:
             known = self.objects[name]
@@ -549,7 +560,7 @@ class Draft:
 
 
 class GraphSignature(Signature):
-    """The input and output of a graph: one value each, of a type or a schema."""
+    """The input and the output of a graph. Each is one value, of a type or a schema."""
 
     def __init__(self, function: Any, draft: Draft) -> None:
         self._draft = draft
@@ -576,7 +587,7 @@ class GraphSignature(Signature):
 
 
 def _field_names(wanted: Any) -> frozenset[str] | None:
-    """Return the fields of a type, if it has fields and they are known."""
+    """Return the names of a type's fields, or None if they are not known."""
     if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
         return frozenset(field.encode_name for field in msgspec.structs.fields(wanted))
     if isinstance(wanted, type) and dataclasses.is_dataclass(wanted):

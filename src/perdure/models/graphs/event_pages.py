@@ -1,4 +1,6 @@
-"""A cache of events, for readers that read a run's events page by page. So not every page replays the run's journal."""
+"""A cache of events, for readers that read the events of a run page by page. With the cache, a new page does not need
+another replay of the journal.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ Key = tuple[object, ...]
 
 
 class _Kept(Struct, frozen=True, gc=False):
-    """The events of a run, with the run's version and the number of its journal entries at that time."""
+    """The events of a run, with the run's version and the number of its journal entries when the events were
+    computed.
+    """
 
     events: Sequence[GraphEvent]
     version: int
@@ -25,27 +29,31 @@ class _Kept(Struct, frozen=True, gc=False):
 
 
 def key_of(run: Run, digest: str) -> Key:
-    """Return the key of a run's events: everything that they depend on, except the run's progress. `digest` is the
-    digest of a graph that the reader has given."""
+    """Return the key of a run's events. It has everything that the events depend on, except the run's progress.
+    `digest` is the digest of the graph, if the reader has passed a graph.
+    """
     return run.id, run.attempt, run.origin, run.workflow, run.workflow_version, digest
 
 
 class EventPages:
     """The events of the runs that were read last. Events are numbered and never change. So every page except the last
-    stays right while the run goes on. The events of a run that has ended are kept until its last page is read."""
+    page stays valid while the run goes on. The events of a run that has ended are kept until the last page is read.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[Key, _Kept] = {}
 
     def page(self, key: Key, run: Run, after: int, limit: int, entries: int | None = None) -> GraphEvents | None:
-        """Return a page, or None if a replay is needed. `entries` is the number of journal entries, if it is known."""
+        """Return a page, or None if a replay is needed. `entries` is the number of journal entries, or None if it is
+        not known.
+        """
         kept = self._kept.pop(key, None)
         if kept is None:
             return None
         has_more = after + limit < len(kept.events)
         is_over = run.status in FINISHED
         if not has_more and (kept.version != run.version or (not is_over and kept.entries != entries)):
-            self._kept[key] = kept  # It may still have another page.
+            self._kept[key] = kept  # The reader may still ask for another page.
             return None
         if has_more or not is_over:
             self._kept[key] = kept

@@ -1,7 +1,7 @@
-"""Exclusive nodes of a run: the token that has its turn, and the token that is next. Pure.
+"""Exclusive nodes of a run: which token has its turn, and which token is next. This module is pure.
 
 The token that has waited longest is next. A token waits for at most one group, and releases its turn before it moves to
-another group. So there is no deadlock.
+another group. So there can be no deadlock.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ class Turns:
 
     def __init__(self, plan: Plan) -> None:
         self._at = {node: part for part in plan.exclusive for node in part.nodes}
-        self._holders: dict[int, Token] = {}  # by the number of the part
-        self._queues: dict[int, OrderedDict[Token, None]] = {}  # A plain dict is slow to find its first key.
-        self._having: dict[Token, Exclusive] = {}  # tokens that have their turn, or wait for it
+        self._holders: dict[int, Token] = {}  # by the number of the group
+        # an OrderedDict, because a plain dict is slow to find its first key
+        self._queues: dict[int, OrderedDict[Token, None]] = {}
+        self._having: dict[Token, Exclusive] = {}  # tokens that have their turn or wait for it
 
     def __len__(self) -> int:
-        """Return how many tokens have their turn, or wait for it."""
+        """Return how many tokens have their turn or wait for it."""
         return len(self._having)
 
     def done(self, token: Token) -> Token | None:
-        """Note that the token's node has ended; return the token that may run now, if any."""
+        """Note that the token's node has ended. Return the token that may run now, or None."""
         part = self._having.get(token)
         return None if part is None or part.keep else self.leave(token)
 
     def move(self, token: Token, node: str) -> tuple[bool, Token | None]:
-        """Move the token to a node; return whether it may run there, and which other token may run now."""
+        """Move the token to a node. Return whether it may run there, and which other token may run now."""
         part, had = self._at.get(node), self._having.get(token)
         if had is not None and had is part:
             return True, None
@@ -47,7 +48,7 @@ class Turns:
         return False, following
 
     def leave(self, token: Token) -> Token | None:
-        """Remove the token; return the token that may run now, if any."""
+        """Remove the token. Return the token that may run now, or None."""
         part = self._having.pop(token, None)
         if part is None:
             return None

@@ -1,7 +1,8 @@
-"""Expressions: CEL, parsed when a graph is built, evaluated over a run's context within a budget of steps.
+"""Expressions in CEL. They are parsed when a graph is built, and evaluated over a run's context within a budget of
+steps.
 
-A plain path (`nodes.plan.queries`) is looked up directly. Other expressions are compiled (see `cel`), and look up only
-the parts of the context that they name, never a whole state per branch.
+A plain path (`nodes.plan.queries`) is looked up directly. Other expressions are compiled (see `cel`). They look up only
+the parts of the context that they name, so the whole context is never copied.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class Context(Protocol):
     """The context in which expressions look up values."""
 
     def root(self, name: str) -> Any:
-        """Return the value of a root. A large value is looked up by key: it is a dict, or any object with `get`."""
+        """Return the value of a root. A large value is looked up key by key. It is a dict, or any object with a method
+        `get`.
+        """
 
 
 class Expression:
@@ -37,8 +40,9 @@ class Expression:
     __slots__ = ("_path", "_program", "place", "source")
 
     def __init__(self, source: str, place: str) -> None:
-        """Raises InvalidDefinition, with the place: it does not parse, is too large, or uses unknown roots or
-        functions."""
+        """Raises InvalidDefinition, with the place, if the source does not parse, is too large, or uses unknown roots
+        or functions.
+        """
         if not isinstance(source, str):
             raise InvalidDefinition(f"{place}: an expression is a text, not {shown(source)}")
         self.source = source
@@ -90,17 +94,18 @@ class Expression:
 
     @property
     def roots(self) -> set[str]:
-        """The roots that it names."""
+        """The roots of the context that the expression names."""
         return {path[0] for path in self._paths}
 
     @property
     def nodes(self) -> set[str]:
-        """The nodes whose results it names."""
+        """The nodes whose results the expression names."""
         return {path[1] for path in self._paths if path[0] == "nodes" and len(path) > 1}
 
     def evaluate(self, context: Context) -> Any:
-        """Return the value in JSON's own types. Raises ExpressionFailed, which quotes the expression and its place,
-        also if the evaluation takes too many steps."""
+        """Return the value in JSON's own types. Raises ExpressionFailed, also if the evaluation takes too many steps.
+        The message quotes the expression and its place.
+        """
         if self._program is None:
             assert self._path is not None
             return self._follow(self._path, context)
@@ -134,7 +139,7 @@ class Expression:
         return ExpressionFailed(f"{self.place}: {self._shown} failed: {why}", expression=self.source, place=self.place)
 
     def values(self, context: Context) -> str:
-        """Return the values of the parts that the expression names, for messages."""
+        """Return the current values of the parts that the expression names, for messages."""
         shown: dict[str, None] = {}
         for path in self._paths:
             value = context.root(path[0])

@@ -1,8 +1,9 @@
-"""The canonical form of a definition, from which its fingerprint is computed.
+"""The canonical form of a definition. The fingerprint is computed from it.
 
 Python, YAML and JSON can express the same definition in several ways: with or without a default, with one source or a
-list of them, with a join's fork or without. All of them have one canonical form. The outline, which runs keep, leaves
-out the parts that may change without affecting what a run does next: descriptions, limits, and retry policies.
+list of sources, with or without the fork of a join. All these ways have the same canonical form. Runs keep the outline
+of their definition. It leaves out the parts that may change without an effect on the run: descriptions, limits, and
+retry policies.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ _CHANGEABLE: Final = ("description", "retry")
 
 
 def outline_of(spec: GraphSpec, plan: Plan, reference: Callable[[str], str], digest: str) -> Outline:
-    """Return the outline of a definition that is stored under a digest. `reference` returns the usual name of an object
-    that the definition refers to."""
+    """Return the outline of a definition. The store keeps the definition under `digest`. `reference` is a function that
+    returns the usual name of an object that the definition refers to.
+    """
     parts = _canonical(spec, plan, reference)
     hashes: dict[str, list[str]] = {}
     for name, part in parts:
@@ -37,7 +39,7 @@ def outline_of(spec: GraphSpec, plan: Plan, reference: Callable[[str], str], dig
 
 
 def fingerprint_of(spec: GraphSpec, outline: Outline) -> str:
-    """Return the fingerprint of a definition: everything but descriptions."""
+    """Return the fingerprint of a definition. It covers everything except descriptions."""
     retries = {name: _plain(kind.retry) for name, kind in spec.nodes.items() if kind.retry is not None}
     return _hash([outline.fingerprint, retries, _plain(spec.limits or GraphLimits())])[:16]
 
@@ -92,8 +94,9 @@ def _named(parts: Mapping[str, Any], reference: Callable[[str], str]) -> dict[st
 
 
 def _plain(part: Any) -> Any:
-    """Return a part of a definition in JSON's own types, without defaults. (msgspec omits only defaults that are the
-    identical object.)"""
+    """Return a part of a definition in JSON's own types, without defaults. (msgspec omits a default only if it is the
+    identical object.)
+    """
     if isinstance(part, Struct):
         config = part.__struct_config__
         found: dict[str, Any] = {} if config.tag_field is None else {config.tag_field: config.tag}

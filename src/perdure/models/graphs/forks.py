@@ -1,4 +1,4 @@
-"""Forks: the branches that a token is forked into, and the branches that have no token yet. Pure.
+"""Forks: the branches of a token that was forked, and the branches that have no token yet. This module is pure.
 
 The tokens of a large fork are created in pieces, so that no activation of a run takes long.
 """
@@ -13,13 +13,15 @@ from perdure.models.graphs.branch_slots import Slots
 from perdure.models.graphs.plan import Edge
 from perdure.models.graphs.tokens import Fork, Token, items_of
 
-# Branches whose tokens are created in one piece. Replays depend on it: another number needs new rules.
+# The number of branches whose tokens are created in one piece. Replays depend on this number. To change it, add a new
+# version of the rules.
 BRANCHES_AT_ONCE_MAX: Final = 250
 
 
 class PendingBranches:
-    """The branches of a fork that have no token yet: all branches from `at` on. `token` is the token that was
-    forked."""
+    """The branches of a fork that have no token yet. These are all branches from the index `at` on. `token` is the
+    token that was forked.
+    """
 
     __slots__ = ("at", "fork", "piece_max", "token", "ways")
 
@@ -35,14 +37,14 @@ class PendingBranches:
         return 0 if self.fork.closed else self.fork.total - self.at
 
     def take(self) -> range:
-        """Return the indices of the next piece, whose tokens are created now."""
+        """Return the branch indices of the next piece. The caller creates their tokens now."""
         begin = self.at
         self.at = min(self.fork.total, begin + self.piece_max)
         return range(begin, self.at)
 
 
 def part_of(edge: Edge, view: Any) -> list[Any] | int:
-    """Return the items of an edge's branches, or their number. Raises ExpressionFailed."""
+    """Return the items of an edge's branches, or the number of branches. Raises ExpressionFailed."""
     if edge.foreach is None:
         return edge.spawn or 1
     items = edge.foreach.evaluate(view)
@@ -54,7 +56,9 @@ def part_of(edge: Edge, view: Any) -> list[Any] | int:
 
 
 def ways_of(edges: Sequence[Edge], parts: Sequence[list[Any] | int]) -> list[Edge]:
-    """Return the edge of each branch, by index. `parts` are the items of each edge's branches, or their number."""
+    """Return the edge of each branch, by branch index. `parts` has the items of each edge's branches, or their
+    number.
+    """
     sizes = [part if isinstance(part, int) else len(part) for part in parts]
     return [edge for edge, size in zip(edges, sizes, strict=True) for _ in range(size)]
 
@@ -62,7 +66,9 @@ def ways_of(edges: Sequence[Edge], parts: Sequence[list[Any] | int]) -> list[Edg
 def forked(
     token: Token, id: int, edges: Sequence[Edge], parts: Sequence[list[Any] | int], ways: Sequence[Edge]
 ) -> Fork:
-    """Return the fork of a token, open in the token's branch of the outer fork. The fork has no tokens yet."""
+    """Return the fork of a token. The fork is open in the token's branch of the outer fork. The new fork has no tokens
+    yet.
+    """
     outer = token.fork
     fork = Fork(
         id=id, site=token.node, total=len(ways), scope=token.scope, outer=outer, index=token.index, laps=token.laps

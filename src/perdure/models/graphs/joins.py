@@ -1,7 +1,8 @@
-"""Joins: the branches of a fork that have arrived, whether a join can go on or never can, and its merges. Pure.
+"""Joins: which branches of a fork have arrived, whether a join can go on or never can, and the merges of a join. This
+module is pure.
 
-What a token does at a join is in token_moves.py: it arrives, it passes straight through if it is in no branch of the
-join's fork, or it goes on behind the join.
+token_moves.py moves a token at a join. The token arrives, or goes on behind the join. If it is in no branch of the
+join's fork, it passes straight through.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from perdure.models.graphs.tokens import Fork, Meeting, failures
 
 
 class Joins:
-    """The joins of one run that wait, and their timers. `timers_to_set` and `timers_to_drop` collect the machine's next
-    decisions."""
+    """The joins of one run that are waiting, and their timers. `timers_to_set` and `timers_to_drop` collect the
+    machine's next decisions.
+    """
 
     def __init__(self, rules: int, merged_bytes_max: int) -> None:
         self.sizes = Sizes(merged_bytes_max, rules)
@@ -30,7 +32,7 @@ class Joins:
         self._rules = rules
 
     def arrive(self, fork: Fork, join: Join, index: int, outputs: tuple[Any, ...], in_a_row: int) -> None:
-        """Note that a branch has arrived, with a value for each merge."""
+        """Note that a branch has arrived. It has one output for each merge."""
         meeting = fork.meetings.get(join.target)
         if meeting is None:
             meeting = fork.meetings[join.target] = Meeting(join)
@@ -50,7 +52,7 @@ class Joins:
             self.timers_to_set.append((key, join.spec.timeout))
 
     def fail_branch(self, fork: Fork, index: int, about: dict[str, Any], error: BaseException) -> None:
-        """Mark a branch as failed, even if tokens of it have arrived or still arrive."""
+        """Mark a branch as failed, even if some of its tokens have arrived or will arrive."""
         if index in fork.failed:
             return
         fork.failed[index] = (about, error)
@@ -63,7 +65,9 @@ class Joins:
                     del fork.meetings[target]
 
     def fire(self, fork: Fork, join: Join) -> Meeting:
-        """Mark a join as gone on. Raises NoMatchingEdge if no token arrived, and its loop would have no limit."""
+        """Note that a join has gone on. Raises NoMatchingEdge if no token has arrived and the loop around the join
+        would have no limit.
+        """
         meeting = fork.meetings.setdefault(join.target, Meeting(join))
         if not meeting.arrived and (passes := join.passes) is not None and self._rules >= LAPS_RULES:
             laps = fork.laps.get(passes.number, 0)
@@ -89,7 +93,7 @@ class Joins:
             self.timers_to_set = fresh
 
     def due(self, key: TimerKey) -> tuple[Fork, Meeting] | None:
-        """Return the join whose timer is due, if it still waits."""
+        """Return the join whose timer is due. Return None if the join no longer waits."""
         found = self.timed.pop(key, None)
         if found is not None:
             found[1].has_timer = False
@@ -97,7 +101,9 @@ class Joins:
 
 
 class Verdict(Struct, frozen=True):
-    """Whether a join goes on now, or why it never can. Otherwise it waits."""
+    """The result of judging a join: it goes on now, or the reason why it never can. If it has neither, the join keeps
+    waiting.
+    """
 
     goes_on: bool = False
     why_never: str | None = None
@@ -108,12 +114,15 @@ GOES_ON: Final = Verdict(goes_on=True)
 
 
 def verdict(fork: Fork, join: Join, *, is_first: bool, is_only: bool) -> Verdict:
-    """Judge a join by the branches of its fork. `is_first` and `is_only` say which of the fork's joins it is."""
+    """Judge a join by the state of its fork's branches. `is_first` and `is_only` say whether it is the first, or the
+    only, join of the fork.
+    """
     meeting = fork.meetings.get(join.target)
     if meeting is not None and meeting.fired:
         return WAITS
     arrived = 0 if meeting is None else len(meeting.arrived)
-    # If no token is at any join, the first join decides, unless tokens went on to an outer fork's join.
+    # If no token has arrived at any join, the first join decides. But if tokens went on to the join of an outer fork,
+    # no join decides.
     alone = is_first and not fork.meetings and not fork.has_leavers and fork.unfinished == 0
     enough = join.enough
     if enough is None:
@@ -145,15 +154,16 @@ def _of_all(fork: Fork, join: Join, arrived: int, *, alone: bool) -> Verdict:
 
 
 def late(fork: Fork, meeting: Meeting) -> str:
-    """Return the reason for the failure of a join whose timeout is over."""
+    """Return the reason why a join fails whose timeout has passed."""
     missing = fork.total - len(meeting.arrived)
     why = f"{missing} of {fork.total} branches did not arrive within {meeting.join.spec.timeout:g} s of the first"
     return f"{why}; failed: {failures(fork)}" if fork.failed else why
 
 
 def merge(fork: Fork, join: Join, meeting: Meeting, sizes: Sizes) -> None:
-    """Merge the values that the branches brought into the context of the token that goes on. Raises JoinFailed,
-    LimitExceeded."""
+    """Merge the outputs of the branches into the context of the token that goes on. Raises JoinFailed,
+    LimitExceeded.
+    """
     outputs = dict(meeting.arrived)
     if join.enough is None:
         for index, (about, _) in fork.failed.items():
@@ -163,7 +173,7 @@ def merge(fork: Fork, join: Join, meeting: Meeting, sizes: Sizes) -> None:
             fork.scope.adopt(fork.scopes[index])
     for place, one in enumerate(join.merges):
         one.apply({index: output[place] for index, output in outputs.items()}, fork.scope, sizes)
-    meeting.arrived = dict.fromkeys(meeting.arrived, ())  # Merged values need not be kept twice.
+    meeting.arrived = dict.fromkeys(meeting.arrived, ())  # The merged values do not need to be kept twice.
 
 
 __all__ = ["GOES_ON", "Joins", "Verdict", "late", "merge", "verdict"]

@@ -1,9 +1,9 @@
-"""The layout of a graph's picture, in layers from top to bottom, by Sugiyama's method. Pure.
+"""The layout of a graph's picture, in layers from top to bottom, by Sugiyama's method. This module is pure.
 
-Lines that lead back are reversed. The layer of a box follows from the longest path to it. Within a layer boxes are
-ordered by the barycentres of their neighbours, and then aligned with them as far as that order allows. Boxes are in
-even layers. A line has a thin slot in every layer that it passes, and its label is in an odd layer. So no box and no
-label ever covers another, and no line crosses a box.
+Lines that lead back are reversed. The layer of a box is the length of the longest path to the box. Within a layer,
+boxes are ordered by the barycentres of their neighbours. Then they are aligned with their neighbours, as far as that
+order allows. Boxes are in even layers. A line has a thin slot in every layer that it passes. Its label is in an odd
+layer. So no box and no label covers another, and no line crosses a box.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from perdure.errors import Misuse
 
 Point = tuple[float, float]
 
-_GAP_X: Final = 26.0  # between boxes
-_GAP_SLOT: Final = 14.0  # beside a line
-_GAP_Y: Final = 13.0  # between layers, at least
-_GAP_Y_MORE: Final = 30.0  # at most so much more, where lines go far to the side
+_GAP_X: Final = 26.0  # the gap between boxes
+_GAP_SLOT: Final = 14.0  # the gap beside a line
+_GAP_Y: Final = 13.0  # the smallest gap between layers
+_GAP_Y_MORE: Final = 30.0  # the largest addition to this gap, where lines go far to the side
 _SWEEPS: Final = 12
-_SWEPT_MAX: Final = 24_000  # slots times sweeps: a larger picture is ordered and aligned less often
+_SWEPT_MAX: Final = 24_000  # slots times sweeps; a larger picture gets fewer sweeps
 SLOTS_MAX: Final = 20_000
-_SPREAD: Final = 0.7  # how much of a box's side lines use
+_SPREAD: Final = 0.7  # the part of a box's side that lines use
 _PORT_GAP: Final = 22.0
 _LOOP_WIDTH: Final = 26.0
 
@@ -37,7 +37,7 @@ class Box(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """From one box to another, with room for a label."""
+    """A line from one box to another, with room for a label."""
 
     source: str
     target: str
@@ -46,8 +46,9 @@ class Line(Struct, frozen=True):
 
 
 class Route(Struct, frozen=True):
-    """The route of a line: points between which it curves, vertical at each of them. `label` is the middle of its
-    label."""
+    """The route of a line. The line curves between these points, and is vertical at each of them. `label` is the centre
+    of the line's label.
+    """
 
     points: Sequence[Point]
     label: Point
@@ -55,7 +56,7 @@ class Route(Struct, frozen=True):
 
 
 class Layout(Struct, frozen=True):
-    """The middles of boxes, and the routes of lines; all within `width` and `height`, from 0 on."""
+    """The centres of boxes and the routes of lines. All coordinates are between 0 and `width` or `height`."""
 
     boxes: Mapping[str, Point]
     routes: Sequence[Route]
@@ -64,7 +65,7 @@ class Layout(Struct, frozen=True):
 
 
 class _Slot:
-    """A box, or the place at which a line passes a layer."""
+    """A box, or the place where a line passes through a layer."""
 
     __slots__ = ("above", "below", "box", "height", "index", "layer", "left", "right", "weight", "x")
 
@@ -82,7 +83,7 @@ class _Slot:
 
 
 class _Way:
-    """A line from top to bottom: its slots, from box to box."""
+    """A line from top to bottom. It has slots from box to box."""
 
     __slots__ = ("is_back", "label", "line", "slots")
 
@@ -94,8 +95,9 @@ class _Way:
 
 
 def arrange(boxes: Sequence[Box], lines: Sequence[Line]) -> Layout:
-    """Lay out a graph whose first box is where it begins. The time is bounded: a picture with many slots is swept less
-    often, and one with more than SLOTS_MAX is refused. Raises Misuse."""
+    """Lay out a graph. Its first box is the beginning. The time is bounded. A picture with many slots gets fewer
+    sweeps, and a picture with more than SLOTS_MAX slots is refused. Raises Misuse.
+    """
     loops = {line.source: max(_loop_width(other) for other in lines if _is_loop(other, line.source)) for line in lines
              if line.source == line.target}  # fmt: skip
     back = _leading_back(boxes, lines)
@@ -166,7 +168,7 @@ def _leading_back(boxes: Sequence[Box], lines: Sequence[Line]) -> set[int]:
 
 
 def _layers(boxes: Sequence[Box], lines: Sequence[Line], back: set[int]) -> dict[str, int]:
-    """Return the layer of each box: below all boxes that lead to it."""
+    """Return the layer of each box. A box is below all boxes that lead to it."""
     below: dict[str, list[str]] = {box.id: [] for box in boxes}
     open_: dict[str, int] = {box.id: 0 for box in boxes}
     for number, line in enumerate(lines):
@@ -198,7 +200,7 @@ def _way(line: Line, slots: Mapping[str, _Slot], *, is_back: bool) -> _Way:
         has_label = layer == label_at and line.label_width > 0
         half = line.label_width / 2 if has_label else 0.0
         slot = _Slot(layer, half, half, line.label_height if has_label else 0.0, None)
-        slot.weight = 0.5 if is_back else 2.0  # Lines that lead forward should be straighter than those that lead back.
+        slot.weight = 0.5 if is_back else 2.0  # Lines that lead forward should be straighter than lines that lead back.
         way.slots.append(slot)
         if has_label:
             way.label = slot
@@ -214,12 +216,13 @@ def _way(line: Line, slots: Mapping[str, _Slot], *, is_back: bool) -> _Way:
 
 
 def _ordered(boxes: Sequence[Box], slots: Mapping[str, _Slot], sweeps: int) -> list[list[_Slot]]:
-    """Return the layers, each in the order with the fewest crossings found."""
+    """Return the layers. The slots of each layer are in the order with the fewest crossings that was found."""
     count = max(slot.layer for slot in slots.values()) + 1
     layers: list[list[_Slot]] = [[] for _ in range(count)]
     seen: set[int] = set()
     following = [slots[box.id] for box in boxes if not slots[box.id].above]
-    for slot in following:  # It grows meanwhile: layer by layer, each line's end in the order of the lines.
+    # The list grows during the loop, layer by layer. The ends of lines are added in the order of the lines.
+    for slot in following:
         if id(slot) not in seen:
             seen.add(id(slot))
             layers[slot.layer].append(slot)
@@ -261,7 +264,7 @@ def _crossings(layers: Sequence[Sequence[_Slot]]) -> int:
 
 
 def _crossings_below(layer: Sequence[_Slot]) -> int:
-    """Return how many pairs of lines to the layer below cross."""
+    """Return how often lines to the layer below cross each other."""
     ends = [end for slot in layer for end in sorted(one.index for one in slot.below)]
     size = max(ends, default=-1) + 1
     tree = [0] * (size + 1)
@@ -287,7 +290,8 @@ def _place(layers: Sequence[Sequence[_Slot]], sweeps: int) -> None:
     for layer in layers:
         for slot, offset in zip(layer, _offsets(layer), strict=True):
             slot.x = offset
-    for sweep in range(sweeps * 2 + 1):  # The last one goes down, so that what follows one another is in one line.
+    # The last sweep goes down, so that boxes that follow one another are in one line.
+    for sweep in range(sweeps * 2 + 1):
         downward = sweep % 2 == 0
         for layer in layers if downward else reversed(layers):
             wanted = [_wanted(slot, slot.above if downward else slot.below) for slot in layer]
@@ -296,7 +300,7 @@ def _place(layers: Sequence[Sequence[_Slot]], sweeps: int) -> None:
 
 
 def _offsets(layer: Sequence[_Slot]) -> list[float]:
-    """Return the offset of each slot from the first one, if they are as close as allowed."""
+    """Return the offset of each slot from the first slot, if all slots are as close as allowed."""
     offsets: list[float] = []
     for index, slot in enumerate(layer):
         if not index:
@@ -309,20 +313,21 @@ def _offsets(layer: Sequence[_Slot]) -> list[float]:
 
 
 def _wanted(slot: _Slot, near: Sequence[_Slot]) -> tuple[float, float]:
-    """Return the ideal place of a slot if it were alone, and its weight."""
+    """Return the ideal place of a slot without regard to other slots, and the weight of the slot."""
     if not near:
         return slot.x, 0.1
-    # A line that passes a layer should be straight first of all.
+    # Above all, a line that passes through a layer should be straight.
     pulls = [(one.x, 4.0 if one.box is None and slot.box is None else 1.0) for one in near]
     total = sum(pull for _, pull in pulls)
     return sum(x * pull for x, pull in pulls) / total, total * slot.weight
 
 
 def _fitted(layer: Sequence[_Slot], wanted: Sequence[tuple[float, float]]) -> list[float]:
-    """Return the places closest to the ideal ones that keep order and distances. Neighbours that would collide move
-    together."""
+    """Return the places that are closest to the ideal places and keep the order and the distances. Neighbours that
+    would collide move together.
+    """
     offsets = _offsets(layer)
-    blocks: list[tuple[float, float, int]] = []  # where, how much, how many
+    blocks: list[tuple[float, float, int]] = []  # the place, the weight, and the number of slots
     for (x, weight), offset in zip(wanted, offsets, strict=True):
         where, much, many = x - offset, weight, 1
         while blocks and blocks[-1][0] > where:
@@ -335,7 +340,7 @@ def _fitted(layer: Sequence[_Slot], wanted: Sequence[tuple[float, float]]) -> li
 
 
 def _straighten(way: _Way, layers: Sequence[Sequence[_Slot]]) -> None:
-    """Align the slots of a line vertically, as many as possible without moving anything else."""
+    """Align the slots of a line vertically, as far as possible without moving other slots."""
     group: list[_Slot] = []
     low, high = float("-inf"), float("inf")
     for slot in [*way.slots[1:-1], None]:
@@ -367,7 +372,7 @@ def _room(slot: _Slot, layer: Sequence[_Slot]) -> tuple[float, float]:
 
 
 def _heights(layers: Sequence[Sequence[_Slot]]) -> list[tuple[float, float]]:
-    """Return the top and the height of each layer. There is more room where lines go far to the side."""
+    """Return the top and the height of each layer. The gaps are larger where lines go far to the side."""
     found: list[tuple[float, float]] = []
     y = 0.0
     for layer in layers:
@@ -390,7 +395,9 @@ def _middle(tops: Sequence[tuple[float, float]], layer: int) -> float:
 
 
 def _ports(ways: Sequence[_Way], widths: Mapping[str, float]) -> dict[tuple[int, bool], float]:
-    """Return where each line leaves its upper box (True) and enters its lower one, beside the others there."""
+    """Return the place where each line leaves its upper box (True) and the place where it enters its lower box, so that
+    lines do not overlap there.
+    """
     sides: dict[tuple[str, bool], list[tuple[float, int, _Slot]]] = {}
     for number, way in enumerate(ways):
         if way.slots:
@@ -415,7 +422,7 @@ def _route(
     points: list[Point] = [(ports[number, True], _middle(tops, upper.layer) + upper.height / 2)]
     for slot in way.slots[1:-1]:
         top, height = tops[slot.layer]
-        if height:  # Else nothing is there that a line could cross.
+        if height:  # An empty layer has nothing that a line could cross.
             points += [(slot.x, top), (slot.x, top + height)]
     points.append((ports[number, False], _middle(tops, lower.layer) - lower.height / 2))
     at = way.label

@@ -1,6 +1,6 @@
-"""The limits of a graph's run: how many branches, tokens, and forks inside each other it may have.
+"""The limits of a graph's run: the numbers of branches and tokens, and the nesting of forks.
 
-The numbers are `GraphLimits` in spec.py. Nodes in a row are counted in live_tokens.py, merged bytes in sizes.py.
+The numbers are `GraphLimits` in spec.py. live_tokens.py counts the nodes in a row, and sizes.py the merged bytes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from perdure.models.graphs.spec import GraphLimits
 
 
 def beyond(place: str, what: str, which: str, limit: int) -> LimitExceeded:
-    """Return the error of a run that exceeds one of its graph's limits."""
+    """Return the error for a run that exceeds a limit of its graph."""
     message = (
         f"{place}: there would be {what}, and the graph's limit of {which} is {limit:,}; raise it with "
         f"Graph(…, limits=GraphLimits({which}=…)), or with limits: {{{which}: …}} in a text"

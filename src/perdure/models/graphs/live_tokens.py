@@ -1,4 +1,6 @@
-"""Live tokens: the tokens of a run that have not ended, and the nodes to start or to stop for them. Pure."""
+"""Live tokens: the tokens of a run that have not ended, and the nodes that must start or stop for them. This module is
+pure.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ class LiveTokens:
         self.by_id: dict[int, Token] = {}
         self.to_start: dict[int, Token] = {}
         self.to_stop: list[int] = []
-        self.work = 0  # tokens that were created, moved or ended so far
+        self.work = 0  # how many tokens were created, moved or ended so far
         self.in_a_row_max = plan.limits.in_a_row
         self.turns = Turns(plan) if plan.exclusive else None
         self._standing = Standing(plan.cancellable) if plan.cancellable else None
@@ -28,7 +30,7 @@ class LiveTokens:
         self._ids = 0
 
     def new_id(self) -> int:
-        """Return the next id. Tokens and forks share the numbers."""
+        """Return the next id. Tokens and forks share one count."""
         self._ids += 1
         return self._ids
 
@@ -41,8 +43,9 @@ class LiveTokens:
         return token
 
     def take(self, token_id: int) -> Token | None:
-        """Return the token whose node has a result, if it still waits for that result. The token gets another id, so
-        that a repeated result is ignored."""
+        """Return the token whose node has a result. Return None if the token no longer waits for that result. The token
+        gets a new id, so that a repeated result is ignored.
+        """
         token = self.by_id.pop(token_id, None)
         if token is not None:
             del token.fork.tokens[token_id]
@@ -54,7 +57,7 @@ class LiveTokens:
         return token
 
     def enter(self, token: Token, node: str) -> None:
-        """Move a token to a node, and start the node if it is the token's turn. Raises LimitExceeded."""
+        """Move a token to a node. Start the node if the token has its turn. Raises LimitExceeded."""
         token.node = node
         if self._standing is not None:
             self._standing.move(token, node)
@@ -72,7 +75,7 @@ class LiveTokens:
         self.to_start[token.id] = token
 
     def hold(self, token: Token, node: str) -> None:
-        """Place a token before a node that it may not enter yet, since its branch has no slot."""
+        """Place a token before a node that it may not enter yet, because its branch has no slot."""
         token.node = node
         if self._standing is not None:
             self._standing.move(token, node)
@@ -87,7 +90,7 @@ class LiveTokens:
             self._leave(token)
 
     def stop(self, token: Token) -> None:
-        """End a token, and stop its node if it runs. The caller removes it from its fork."""
+        """End a token. If its node runs, stop the node. The caller must remove the token from its fork."""
         self.work += 1
         del self.by_id[token.id]
         if self.to_start.pop(token.id, None) is None:
@@ -96,16 +99,16 @@ class LiveTokens:
             self._leave(token)
 
     def stop_node(self, token: Token) -> None:
-        """Stop the node of a token that is about to be removed, if it runs."""
+        """If the node of a token that is about to be removed runs, stop the node."""
         if token.id not in self.to_start:
             self.to_stop.append(token.id)
 
     def at_nodes(self, fork: Fork, names: Iterable[str]) -> list[Token]:
-        """Return the tokens at these nodes in the branch that encloses a fork: see `Standing.within`."""
+        """Return the tokens at these nodes, in the branch that contains a fork: see `Standing.within`."""
         return [] if self._standing is None else self._standing.within(fork, names)
 
     def _leave(self, token: Token) -> None:
-        """Give up the token's place at a node that edges can cancel, and its turn at an exclusive node."""
+        """Give up the token's turn at an exclusive node, and its entry among the tokens that edges can cancel."""
         if self._standing is not None:
             self._standing.leave(token)
         if self.turns is not None and (following := self.turns.leave(token)) is not None:

@@ -1,6 +1,7 @@
-"""A machine that logs the events of its tokens. Only replays for views use it, so live runs pay nothing.
+"""A machine that logs what happens to its tokens. Only replays for views use it, so live runs do not pay for it.
 
-Each class here is a part of the machine that also writes to the log: tokens, their moves, and the machine itself.
+Each class here is a part of the machine that also writes to the log: the tokens, the moves of tokens, and the machine
+itself.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from perdure.models.graphs.tokens import Fork, Meeting, Token, shown
 
 
 class WatchedTokens(LiveTokens):
-    """Logs how tokens begin, move and end. The moves set the fields that say what is going on."""
+    """Logs how tokens begin, move and end. The moves set these fields, which say what is going on."""
 
     def __init__(self, plan: Plan, log: TokenLog) -> None:
         super().__init__(plan)
-        self.parent: int | None = None  # the token that is forked now
-        self.arriving: Token | None = None  # the token that reaches a join now
-        self.failing: Token | None = None  # the token whose node has failed, and that no edge takes on
-        self.acting: Token | None = None  # the token whose edges fire now
+        self.parent: int | None = None  # the token that is being forked
+        self.arriving: Token | None = None  # the token that is reaching a join
+        self.failing: Token | None = None  # the token whose node has failed and that has no error edge to follow
+        self.acting: Token | None = None  # the token whose edges are firing
         self._log = log
         self._origins: dict[Fork, int] = {}
 
@@ -43,12 +44,12 @@ class WatchedTokens(LiveTokens):
         return token
 
     def know(self, fork: Fork) -> None:
-        """Remember which token was forked: tokens behind the fork's joins have it as their parent."""
+        """Remember which token was forked. It is the parent of the tokens behind the fork's joins."""
         if fork.outer is not None and self.parent is not None:
             self._origins.setdefault(fork, self.parent)
 
     def origin(self, fork: Fork) -> int | None:
-        """Return which token was forked."""
+        """Return the id of the token that was forked."""
         return self._origins.get(fork)
 
     def enter(self, token: Token, node: str) -> None:
@@ -95,8 +96,8 @@ class WatchedFlow(TokenMoves):
     def __init__(self, plan: Plan, input: Any, rules: int, log: TokenLog) -> None:
         self._watched = WatchedTokens(plan, log)
         super().__init__(plan, input, rules, self._watched)
-        self.current: Token | None = None  # the token whose result the machine handles now
-        self.completing: Token | None = None  # the token whose node has a result that has not been written
+        self.current: Token | None = None  # the token whose result the machine is handling
+        self.completing: Token | None = None  # the token whose node has a result that is not written to the context yet
         self._log = log
         self._staged_count = 0
 
@@ -114,7 +115,7 @@ class WatchedFlow(TokenMoves):
         super()._go_on(token, node, written)
 
     def fail(self, token: Token, error: BaseException, about: dict[str, Any]) -> None:
-        if self.completing is token:  # The node has a result, but its `output` cannot be evaluated.
+        if self.completing is token:  # The node has a result, but its `output` could not be evaluated.
             self.completing = None
             self._log.failures[token.node] += 1
             self._log.note("node_failed", token, error=about)
@@ -132,7 +133,7 @@ class WatchedFlow(TokenMoves):
             self._log.note_artifacts(token, self.root.scope.whole("artifacts"))
 
     def log_end(self) -> None:
-        """Log the end of the run, if it has ended, and end all its tokens."""
+        """If the run has ended, log its end, and end all its tokens."""
         if self.end is None or self._log.is_over:
             return
         failure = self.end.failure
@@ -240,7 +241,7 @@ class WatchedFlow(TokenMoves):
 
 
 class WatchedMachine(Machine):
-    """Logs the results of nodes, and which nodes start and stop."""
+    """Logs the results of nodes, and the starts and stops of nodes."""
 
     def __init__(self, plan: Plan, input: Any, log: TokenLog, rules: int = RULES) -> None:
         self._watched = WatchedFlow(plan, input, rules, log)
@@ -250,7 +251,7 @@ class WatchedMachine(Machine):
 
     @property
     def root(self) -> Fork:
-        """The outermost fork, which contains all others."""
+        """The outermost fork, which contains all other forks."""
         return self._watched.root
 
     def begin(self) -> Decisions:

@@ -1,7 +1,8 @@
-"""Decides what happens next in a run of a graph. Pure: no asyncio, no I/O, no clock.
+"""The machine decides what happens next in a run of a graph. It is pure: it uses no asyncio, no I/O and no clock.
 
 The machine gets results and returns decisions. The same results in the same order give the same decisions, live and in
-replay. A result for a token that no longer exists (late, or twice) changes nothing. token_moves.py moves the tokens.
+replay. A result for a token that no longer exists is ignored. Such a result came late or twice. token_moves.py moves
+the tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from perdure.models.graphs.tokens import located, shown
 
 
 class Machine:
-    """One run of a graph. A run that began with earlier rules goes on with them: see rules_versions.py."""
+    """One run of a graph. A run that began with earlier rules keeps these rules: see rules_versions.py."""
 
     def __init__(self, plan: Plan, input: Any, rules: int = RULES, moves: TokenMoves | None = None) -> None:
         self._moves = TokenMoves(plan, input, rules) if moves is None else moves
@@ -28,7 +29,7 @@ class Machine:
         return self._moves.end is not None
 
     def set_time(self, at: int) -> None:
-        """Set the time of the next results, in µs."""
+        """Set the time of the next results, in microseconds."""
         self._moves.at = at
 
     def begin(self) -> Decisions:
@@ -70,7 +71,7 @@ class Machine:
         return self._decided()
 
     def terminate(self, token_id: int, error: GraphFailed | None = None) -> Decisions:
-        """End the whole run: with its output, or as a failure."""
+        """End the whole run, with its output or as a failure."""
         token = self.tokens.take(token_id) if self._moves.end is None else None
         if token is not None:
             try:
@@ -89,7 +90,7 @@ class Machine:
 
     @property
     def is_growing(self) -> bool:
-        """Whether branches have no tokens yet. Then `grow` must be called before any result is handled."""
+        """Whether some branches have no tokens yet. If so, `grow` must be called before any result is handled."""
         moves = self._moves
         return bool(moves.pending) and moves.next_pending() is not None
 

@@ -1,4 +1,6 @@
-"""Mappings of values by name, in which texts are expressions: inputs and outputs of nodes, outputs of graphs."""
+"""Mappings of values by name. Texts in them are expressions. Inputs and outputs of nodes, and outputs of graphs, are
+mappings.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ _MISSING: Final = object()
 
 
 class ValueMap:
-    """Values by name, at any depth. Texts are expressions. Everything else is a literal value."""
+    """Values by name, at any depth. Texts are expressions. All other values are literal values."""
 
     __slots__ = ("_parts",)
 

@@ -1,4 +1,4 @@
-"""Merges: the outputs of branches become one value at a join. Pure."""
+"""Merges: a join combines the outputs of branches to one value. This module is pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.models.graphs.spec import MergeSpec
 
 
 class Merge:
-    """One merge of a join, ready to be applied."""
+    """One merge of a join."""
 
     __slots__ = ("_place", "reducer", "source", "spec")
 
@@ -25,7 +25,9 @@ class Merge:
         self._place = place
 
     def apply(self, outputs: Mapping[int, Any], scope: Scope, sizes: Sizes) -> None:
-        """Write the outputs, by branch index, to the target. Raises JoinFailed, LimitExceeded."""
+        """Merge the outputs, which are given by branch index, and write the result to the target. Raises JoinFailed,
+        LimitExceeded.
+        """
         values = [outputs[index] for index in sorted(outputs)]
         there = scope.read(self.spec.target)
         size = self._size(there, values, sizes)
@@ -35,8 +37,9 @@ class Merge:
         sizes.replace(there, merged, size)
 
     def add_late(self, index: int, value: Any, scope: Scope, sizes: Sizes) -> None:
-        """Add the output of a branch that came after the join had gone on to the merged value. Raises JoinFailed,
-        LimitExceeded."""
+        """Add the output of a late branch to the merged value. The branch arrived after the join had gone on. Raises
+        JoinFailed, LimitExceeded.
+        """
         target = self.spec.target
         grown: Any
         size: int | None
@@ -54,7 +57,7 @@ class Merge:
                 size = sizes.of([grown, value], self._place, target)
                 grown[str(index)] = value
             case "merge_object":
-                # The value at the target is checked first, as when all outputs are merged at once.
+                # Check the value at the target first, as a merge of all outputs does.
                 grown = scope.grown(target, self._object)
                 more = self._of_type(value, dict, "an object", f"branch {index}")
                 size = self._size(grown, [more], sizes)
@@ -66,15 +69,17 @@ class Merge:
         sizes.replace(None, grown, size or 0)
 
     def _size(self, there: Any, values: list[Any], sizes: Sizes) -> int | None:
-        """Return how many bytes the merged value takes, or a bound; None if only the merged value can tell. Raises
-        LimitExceeded."""
+        """Return how many bytes the merged value takes, or an upper bound. Return None if this is not known before the
+        merge. Raises LimitExceeded.
+        """
         match self.spec.strategy:
             case "append":
                 return sizes.of([there, *values], self._place, self.spec.target)
             case "collect" | "keyed":
                 return sizes.of(values, self._place, self.spec.target)
             case "merge_object":
-                return sizes.bound([there, *values])  # Of equal fields only one is kept, so it may take less.
+                # Of equal fields only one is kept, so the merged value may take fewer bytes.
+                return sizes.bound([there, *values])
             case "last_wins" | "reduce":
                 return None
 
@@ -112,7 +117,7 @@ class Merge:
         assert self.reducer is not None
         try:
             return self.reducer(values)
-        except Exception as error:  # the function is the user's
+        except Exception as error:  # The reducer is a user's function, so it may raise anything.
             raise JoinFailed(f"{self._place}: its reducer raised {error!r}", place=self._place) from error
 
     def _of_type(self, value: Any, wanted: type, what: str, whose: str = "") -> Any:

@@ -1,4 +1,4 @@
-"""A graph as a Mermaid flowchart, which many pages and editors draw."""
+"""A graph as a Mermaid flowchart. Many pages and editors can draw Mermaid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHAPES: Final = {
     "wait": ("([", "])"),
     "workflow": ("[[", "]]"),
 }
-# Signs that Mermaid, or Markdown in it, would read as syntax.
+# Characters that Mermaid, or Markdown in it, would read as syntax.
 _ESCAPED: Final = {ord(sign): f"#{ord(sign)};" for sign in '"#<>&`'}
 
 
@@ -52,7 +52,7 @@ def _box(box: Shown) -> str:
 
 def _arrow(arrow: Arrow) -> str:
     line = "-.->" if arrow.is_error else "==>" if arrow.is_multiple else "-->"
-    target = "end_" if arrow.target == "end" else arrow.target  # `end` is a word of Mermaid's.
+    target = "end_" if arrow.target == "end" else arrow.target  # `end` is a keyword of Mermaid.
     label = f'|"{_text(arrow.label)}"|' if arrow.label else ""
     return f"{arrow.source} {line}{label} {target}"
 

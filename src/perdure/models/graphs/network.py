@@ -1,6 +1,6 @@
 """The hosts that nodes may connect to. A URL in a definition or in a run's data must not reach private services.
 
-A name is looked up once, the address is checked, and the node connects to that address. A second look-up could find
+A name is looked up once, the address is checked, and the node connects to that address. A second look-up could return
 another address.
 """
 
@@ -27,15 +27,15 @@ ENCODINGS: Final = "gzip, deflate"  # the encodings that `read_bounded` can deco
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Range = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-# Ranges with a special purpose that earlier releases of Python 3.11 to 3.13 take for public ones.
+# Ranges with a special purpose. Early releases of Python 3.11 to 3.13 take them for public ranges.
 _SPECIAL: Final = tuple(
     map(ipaddress.ip_network, ("192.0.0.0/24", "64:ff9b:1::/48", "2001::/23", "2002::/16", "3fff::/20", "5f00::/16"))
 )
 _AROUND_IPV4: Final = (
-    ipaddress.IPv6Network("::/96"),  # compatible
-    ipaddress.IPv6Network("::ffff:0:0/96"),  # mapped
-    ipaddress.IPv6Network("::ffff:0:0:0/96"),  # translated
-    ipaddress.IPv6Network("64:ff9b::/96"),  # NAT64
+    ipaddress.IPv6Network("::/96"),  # IPv4-compatible addresses
+    ipaddress.IPv6Network("::ffff:0:0/96"),  # IPv4-mapped addresses
+    ipaddress.IPv6Network("::ffff:0:0:0/96"),  # IPv4-translated addresses
+    ipaddress.IPv6Network("64:ff9b::/96"),  # NAT64 addresses
 )
 
 
@@ -44,13 +44,14 @@ class Network:
     """The hosts that `http`, `llm` and `mcp` nodes may connect to. Pass it to an engine as a resource:
     `Engine(resources={Network: lambda: Network(allow=["10.0.0.0/8"])})`.
 
-    `allow` and `deny` are lists of host names (`*.example.org` for all below), addresses and ranges (`10.0.0.0/8`).
-    Nodes never connect to a denied host. They connect to loopback, link-local, private, multicast and reserved
-    addresses only if the address, or the name that led to it, is allowed. An IPv6 address that stands for an IPv4
-    address (mapped, NAT64, 6to4) counts as the latter. `only_allowed` denies everything that is not allowed.
+    `allow` and `deny` are lists of host names (`*.example.org` means all names below), addresses, and ranges
+    (`10.0.0.0/8`). Nodes never connect to a denied host. Nodes connect to loopback, link-local, private, multicast and
+    reserved addresses only if you allow the address, or the name that led to it. An IPv6 address that stands for an
+    IPv4 address (mapped, NAT64, 6to4) counts as that IPv4 address. `only_allowed` denies every host that is not in
+    `allow`.
 
-    Without such a resource an engine uses the lists in PERDURE_NETWORK_ALLOW and PERDURE_NETWORK_DENY, separated by
-    commas.
+    Without this resource, an engine uses the lists in PERDURE_NETWORK_ALLOW and PERDURE_NETWORK_DENY. Their items are
+    separated by commas.
     """
 
     def __init__(self, *, allow: Iterable[str] = (), deny: Iterable[str] = (), only_allowed: bool = False) -> None:
@@ -59,7 +60,9 @@ class Network:
         self._only_allowed = only_allowed
 
     def check(self, host: str, found: _Address | None) -> None:
-        """Raise HostDenied unless nodes may connect to this address of the host. None: a proxy looks the address up."""
+        """Raise HostDenied unless nodes may connect to this address of the host. `found` is None if a proxy looks up
+        the address.
+        """
         inner = None if found is None else _unwrapped(found)
         if self._deny.has(host, found) or self._deny.has(host, inner):
             raise HostDenied(f"this engine does not connect to {host!r}: it is denied", host=host)
@@ -85,7 +88,7 @@ class Network:
 
 
 class _Hosts:
-    """Names, addresses and ranges. Raises Misuse for anything else."""
+    """A list of names, addresses and ranges. Raises Misuse for anything else."""
 
     def __init__(self, entries: Iterable[str]) -> None:
         self._names: set[str] = set()
@@ -130,8 +133,9 @@ def _address(text: str) -> _Address:
 
 
 def _literal(host: str) -> _Address | None:
-    """Return the address that a host stands for, in any form that a look-up accepts (2130706433, 0x7f.1); None for a
-    name."""
+    """Return the address that a host stands for. Every form that a look-up accepts is read, such as 2130706433 or
+    0x7f.1. Return None for a name.
+    """
     text = host.rstrip(".")
     try:
         return _address(text)
@@ -144,13 +148,13 @@ def _literal(host: str) -> _Address | None:
 
 
 def _plain(name: str) -> str:
-    """Return a name in the form in which it is looked up. Raises UnicodeError if it has none."""
+    """Return a name in the form in which it is looked up. Raises UnicodeError if the name cannot be looked up."""
     text = name.lower().rstrip(".")
     if text.isascii():
         return text
     try:
         idna: Any = importlib.import_module("idna")
-    except ImportError:  # It comes with httpx; without that no node connects anywhere.
+    except ImportError:  # `idna` comes with httpx. Without httpx, no node connects anywhere.
         return text
     return str(idna.encode(text).decode("ascii")).rstrip(".")
 
@@ -161,7 +165,7 @@ def _unwrapped(found: _Address) -> _Address:
         return found
     if found.sixtofour is not None:
         return found.sixtofour
-    # :: and ::1 look like compatible IPv4 addresses, but are not.
+    # :: and ::1 look like IPv4-compatible addresses, but are not.
     if int(found) > 1 and any(found in one for one in _AROUND_IPV4):
         return ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
     return found
@@ -186,12 +190,14 @@ def _listed(variable: str) -> list[str]:
 
 
 def guard(client: Any, url: str) -> Any:
-    """Make a client of httpx (or httpx2) connect only to hosts that this step's engine allows. Raises HostDenied.
+    """Make a client of httpx (or httpx2) connect only to hosts that this step's engine allows. Raises HostDenied if the
+    host is not allowed.
 
-    If the environment has a proxy, the host is checked as it is written, as a name or an address, since the proxy looks
-    names up. Raises the library's InvalidURL."""
+    With a proxy in the environment, the host is checked as it is written, as a name or an address, because the proxy
+    looks up the name. Raises InvalidURL of the library.
+    """
     allowed = network()
-    # As the library reads it and hands it to a proxy, which may undo escapes.
+    # This is the host as the library reads it and passes it to a proxy. The proxy may decode escapes.
     host = unquote(_library(client).URL(url).raw_host.decode("ascii"))
     allowed.check(host, _literal(host))
     pool = client._transport._pool
@@ -210,7 +216,7 @@ class _Guarded:
         try:
             addresses = await self._allowed.addresses(host, port)
         except (OSError, UnicodeError) as error:
-            # The library must not look the name up itself, since nothing would check the address.
+            # The library must not look up the name itself, because nothing would check that address.
             raise _library(self._inner).ConnectError(str(error)) from error
         failed: Exception | None = None
         for address in addresses:
@@ -229,17 +235,18 @@ class _Guarded:
 
 
 def _library(of: Any) -> Any:
-    """The package that an object comes from: there are two each of httpx and of httpcore."""
+    """Return the package that an object comes from. There are two packages of httpx, and two of httpcore."""
     return importlib.import_module(type(of).__module__.partition(".")[0])
 
 
 class AnswerTooLarge(Exception):
-    """An answer has too many bytes, or a compression whose size cannot be bounded."""
+    """An answer has too many bytes, or its compression has no bound for the size."""
 
 
 async def read_bounded(answer: Any, bytes_max: int) -> bytes:
-    """Read and decompress a streamed answer of httpx. At most `bytes_max` bytes are ever in memory, however well the
-    answer is compressed. Raises AnswerTooLarge."""
+    """Read and decompress an answer that httpx streams. At most `bytes_max` bytes are in memory, even if the answer is
+    highly compressed. Raises AnswerTooLarge.
+    """
     encoding = answer.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", "", "gzip", "x-gzip", "deflate"):
         raise AnswerTooLarge(f"its encoding is {encoding!r:.40}, and only {ENCODINGS} can be unpacked here")

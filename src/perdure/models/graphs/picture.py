@@ -1,4 +1,4 @@
-"""The content of a graph's picture, for all drawing formats: boxes for nodes and joins, arrows with their labels."""
+"""The content of a graph's picture: boxes for nodes and joins, and arrows with labels. All drawing formats use it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.models.graphs.token_views import NodeTokens, TokensView
 
 BoxKind = Literal["node", "join", "fork", "start", "end", "terminate"]
 
-# The field of each kind that says most about a node.
+# For each kind, the field that says most about a node.
 _TELLING: Final[Mapping[str, str]] = {
     "action": "action",
     "artifact": "name",
@@ -32,7 +32,7 @@ _TELLING: Final[Mapping[str, str]] = {
 
 
 class Shown(Struct, frozen=True, kw_only=True):
-    """A box. `tag` is the kind of a node; `tokens` is set if a run is shown."""
+    """A box. `tag` is the kind of the node. `tokens` is set if the picture shows a run."""
 
     id: str
     kind: BoxKind
@@ -44,7 +44,7 @@ class Shown(Struct, frozen=True, kw_only=True):
 
 
 class Arrow(Struct, frozen=True, kw_only=True):
-    """An arrow. `is_multiple`: it forks a token into several."""
+    """An arrow. `is_multiple` says that the arrow forks a token into several tokens."""
 
     source: str
     target: str
@@ -59,7 +59,7 @@ class Picture(Struct, frozen=True):
 
 
 def picture_of(plan: Plan, kinds: Mapping[str, Kind], tokens: TokensView | None, *, forks: bool) -> Picture:
-    """Return the boxes and arrows to draw, the beginning first. With `forks`, each fork has a box."""
+    """Return the boxes and arrows to draw. The beginning is the first box. With `forks`, each fork has a box."""
     drawn = _Drawn(plan, kinds, tokens, forks)
     return Picture(list(drawn.boxes.values()), drawn.arrows)
 
@@ -68,7 +68,7 @@ class _Drawn:
     def __init__(self, plan: Plan, kinds: Mapping[str, Kind], tokens: TokensView | None, forks: bool) -> None:
         self.boxes: dict[str, Shown] = {"start": Shown(id="start", kind="start", about="Here a run begins")}
         self.arrows: list[Arrow] = [Arrow(source="start", target=_id(plan.start))]
-        self._after: list[Arrow] = []  # from a join onward, once there is one that leads to it
+        self._after: list[Arrow] = []  # the arrows from a join onward, once an arrow leads to the join
         self._tokens = tokens
         self._forks = forks
         for name, kind in kinds.items():

@@ -1,4 +1,4 @@
-"""The places of problems in a definition: the node, the edge or the field, and the line of a text in YAML."""
+"""The places of problems in a definition: the node, the edge or the field, and the line if the text is YAML."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Path = tuple[str | int, ...]
 
 
 def invalid(problems: Sequence[str], lines: Lines | None = None) -> InvalidDefinition:
-    """Return an error that lists all problems, each once and with its line if that is known."""
+    """Return an error that lists each problem once, with its line if the line is known."""
     found = list(dict.fromkeys(problems))
     if lines is not None:
         found = [lines.located(problem) for problem in found]
@@ -30,7 +30,7 @@ def invalid(problems: Sequence[str], lines: Lines | None = None) -> InvalidDefin
 
 
 class Lines:
-    """The lines of the parts of one text, by their paths."""
+    """The lines of the parts of one text, by the path of the part."""
 
     def __init__(self, place: str, parts: Any, lines: Mapping[Path, int]) -> None:
         self._start = f"{place}, "
@@ -61,7 +61,7 @@ class Lines:
         return self._lines.get(self._inner(path, rest)) if path or rest else None
 
     def _inner(self, path: Path, rest: str) -> Path:
-        """Return the part at the beginning of a text like `values.state.x: …` or `merge[0].target: …`."""
+        """Return the path of the part that a text such as `values.state.x: …` or `merge[0].target: …` begins with."""
         while True:
             for child in self._children.get(path, ()):
                 start = f"[{child}]" if isinstance(child, int) else child
@@ -80,8 +80,9 @@ def _is_between(edge: Any, source: str, target: str) -> bool:
 
 
 def wrong_parts(parts: Any, convert: Callable[[Any], Any], place: str) -> list[str]:
-    """Return the parts of a definition that do not fit the schema, as problems with their places. There is at most one
-    problem for each node and edge."""
+    """Return the parts of a definition that do not fit the schema, as problems with their places. Each node and each
+    edge has at most one problem.
+    """
     if not isinstance(parts, Mapping):
         return [f"{place}: {_refusal(parts, convert)}"]
     nodes, edges = parts.get("nodes"), parts.get("edges")
@@ -99,7 +100,7 @@ def wrong_parts(parts: Any, convert: Callable[[Any], Any], place: str) -> list[s
 
 
 def place_of(path: Path, parts: Any) -> str:
-    """Return the name that messages use for the part of a definition at a path."""
+    """Return the name that messages use for the part of a definition at this path."""
     if path[:1] == ("edges",) and len(path) > 1 and isinstance(path[1], int):
         where, inner = _edge_name(parts["edges"][path[1]], path[1]), path[2:]
     elif path[:1] == ("nodes",) and len(path) > 1:
@@ -138,7 +139,7 @@ def _refusal(parts: Any, convert: Callable[[Any], Any]) -> str | None:
 
 
 def _named(parts: Any, why: str, convert: Callable[[Any], Any]) -> Iterator[str | int]:
-    """Return the path of a problem, with the keys that the message leaves out."""
+    """Return the path of a problem, including the keys that the message leaves out."""
     matched = _AT.search(why)
     found: list[str | int] = []
     for part in _PART.finditer(matched[1] if matched is not None else ""):
@@ -156,7 +157,7 @@ def _named(parts: Any, why: str, convert: Callable[[Any], Any]) -> Iterator[str 
 
 
 def _culprit(parts: Any, path: Sequence[str | int], why: str, convert: Callable[[Any], Any]) -> str | None:
-    """Return which of an object's entries is wrong: the one that is invalid without the others."""
+    """Return which entry of an object is wrong. This is the entry that is invalid on its own."""
     inner = parts
     for key in path:
         inner = inner[key]

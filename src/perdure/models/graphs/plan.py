@@ -1,4 +1,4 @@
-"""A graph that is ready to run: its definition with every name looked up and every expression parsed."""
+"""A graph that is ready to run: in its definition, every name is looked up and every expression is parsed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from perdure.models.graphs.mappings import ValueMap
 from perdure.models.graphs.merges import Merge
 from perdure.models.graphs.spec import GraphLimits, JoinSpec
 
-_TIMES_FROM: Final = 2**40  # Edges have smaller numbers.
+_TIMES_FROM: Final = 2**40  # the numbers of edges are smaller than this
 
 
 class Passes(Struct, frozen=True, kw_only=True, eq=False):
-    """The limit of a join that goes on without an arrival, if nothing else on its loop has a limit. It may do so as
-    often as `edges` may fire: the edges with a limit between the fork and the join. `number` is the join's number,
-    beside the numbers of edges."""
+    """The limit of a join that goes on without an arrival. It is needed if nothing else on the join's loop has a limit.
+    The join may go on as often as `edges` may fire. These are the edges with a limit between the fork and the join.
+    `number` is the number of the join, which no edge has.
+    """
 
     number: int
     limit: int
@@ -26,7 +27,7 @@ class Passes(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Join(Struct, frozen=True, kw_only=True, eq=False):
-    """Where the branches of the fork at node `fork` meet, before the node `target`."""
+    """The place where the branches of the fork at node `fork` meet, before the node `target`."""
 
     target: str
     fork: str
@@ -37,18 +38,18 @@ class Join(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def enough(self) -> int | None:
-        """Return how many branches are enough; None for all."""
+        """Return how many branches are enough. Return None if all branches are needed."""
         need = self.spec.need
         return None if need == "all" else 1 if need == "any" else need
 
     def tolerated(self, total: int) -> int | None:
-        """Return how many of so many branches may fail; None if this join does not handle failures."""
+        """Return how many of `total` branches may fail. Return None if this join does not handle failures."""
         tolerate = self.spec.tolerate
         return int(tolerate * total) if isinstance(tolerate, float) else tolerate
 
 
 class Edge(Struct, frozen=True, kw_only=True, eq=False):
-    """An edge. `number` identifies it in its graph."""
+    """An edge. `number` identifies the edge in its graph."""
 
     number: int
     source: str
@@ -69,7 +70,9 @@ class Edge(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def began(self) -> int:
-        """The number under which laps store the time when a token first took this edge, if that time counts."""
+        """The key, in a token's `laps`, for the time when the token first took this edge. It is used only if the edge
+        has a time limit.
+        """
         return self.number + _TIMES_FROM
 
 
@@ -77,8 +80,9 @@ Tiers = Sequence[Sequence[Edge]]
 
 
 class Node(Struct, frozen=True, kw_only=True, eq=False):
-    """A node: its edges in tiers, by priority, and the values that it writes to the context. `work` comes from its
-    kind."""
+    """A node, with its edges in tiers by priority, and the values that it writes to the context. `work` is the work
+    that its kind has prepared.
+    """
 
     name: str
     work: Any
@@ -91,8 +95,9 @@ class Node(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Exclusive(Struct, frozen=True, kw_only=True, eq=False):
-    """Nodes at which only one token at a time may be: until its node has ended, or (`keep`) until it leaves all of
-    them. `number` identifies the group."""
+    """A group of nodes at which only one token at a time may be. The token's turn ends when its node ends. With `keep`,
+    the turn ends when the token leaves all nodes of the group. `number` identifies the group.
+    """
 
     number: int
     nodes: frozenset[str]
@@ -100,8 +105,9 @@ class Exclusive(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Plan(Struct, frozen=True, kw_only=True, eq=False):
-    """A whole graph. `joins` has the joins of each fork's node, in the order of the definition; `cancellable` are the
-    nodes that edges name in their `cancel`."""
+    """A whole graph. `joins` has the joins of each fork's node, in the order of the definition. `cancellable` are the
+    nodes that edges name in their `cancel`.
+    """
 
     name: str
     place: str

@@ -1,7 +1,8 @@
-"""Versioned records that definitions refer to by name: prompts, profiles of models, and actions.
+"""Versioned records that definitions refer to by name: prompts, model profiles and actions.
 
-A run reads a record as a step when a node first needs it, and keeps that version: version and body are in its journal.
-If the record is invalid, that step fails, so a retried run reads the newest version again.
+When a node first needs a record, the run reads it in a step. From then on the run keeps this version, because the
+version and the body are in its journal. If the record is invalid, that step fails. So a run that is retried reads the
+newest version again.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _REFERENCE: Final = re.compile(r"(?P<name>.+?)(?:@(?P<version>[1-9][0-9]{0,8}|la
 
 
 class Example(Spec, frozen=True, kw_only=True):
-    """An example of a prompt and its answer, both as plain texts."""
+    """An example of a prompt and its answer. Both are plain texts."""
 
     prompt: str
     answer: str
@@ -48,8 +49,8 @@ class Example(Spec, frozen=True, kw_only=True):
 class PromptSpec(Spec, frozen=True, kw_only=True):
     """A record of kind "prompt".
 
-    It has the `prompt` (as `template`), `system`, `schema`, `strict` and `examples` of an llm node. Nodes that use it
-    must map at least the names that it `requires`.
+    It can have the fields `system`, `schema`, `strict` and `examples` of an llm node. Its `template` is the node's
+    `prompt`. A node that uses the record must map at least the names in `requires`.
     """
 
     description: str = ""
@@ -65,7 +66,9 @@ class PromptSpec(Spec, frozen=True, kw_only=True):
 
 
 class ModelProfile(Spec, frozen=True, kw_only=True):
-    """A record of kind "model": which model to ask, where, and how. The fields are the same as for an llm node."""
+    """A record of kind "model". It says which model to call, at which server, and with which options. The fields are
+    the same as for an llm node.
+    """
 
     description: str = ""
     model: Annotated[str, Meta(min_length=1)]
@@ -82,7 +85,7 @@ class ModelProfile(Spec, frozen=True, kw_only=True):
 
 
 class Reference(Struct, frozen=True):
-    """A record that a definition names. Without a version it is the newest version at the run's first use."""
+    """A record that a definition names. Without a version, it means the newest version at the run's first use."""
 
     kind: RecordKind
     name: str
@@ -93,7 +96,7 @@ class Reference(Struct, frozen=True):
 
 
 def reference(kind: RecordKind, text: str) -> Reference:
-    """Parse a reference like `greeting` or `greeting@3`. Raises InvalidArguments."""
+    """Parse a reference such as `greeting` or `greeting@3`. Raises InvalidArguments."""
     matched = _REFERENCE.fullmatch(text)
     name = checked_text(matched["name"] if matched else "", f"the name of a {kind}")
     version = matched["version"] if matched else None
@@ -101,14 +104,16 @@ def reference(kind: RecordKind, text: str) -> Reference:
 
 
 class Found(Struct, frozen=True):
-    """A record as a run has it."""
+    """A record in the version that a run has read."""
 
     version: int
     body: Any
 
 
 class Reading:
-    """How a node reads a record. `check` gets its body and its place, and raises if the body is invalid."""
+    """The instructions for reading a record. `check` takes the record's body and its place, and raises if the body is
+    invalid.
+    """
 
     __slots__ = ("_check", "_place", "_step", "reference")
 
@@ -149,7 +154,7 @@ class Reading:
 
 
 class Lookup(Protocol):
-    """A look-up that a run makes as a step, with the reference that identifies it."""
+    """A look-up that a run makes in a step. The reference identifies it."""
 
     @property
     def reference(self) -> Hashable: ...
@@ -158,7 +163,9 @@ class Lookup(Protocol):
 
 
 class Pins:
-    """The results of a run's look-ups: records, one version of each for all its nodes, and workflows chosen by name."""
+    """The results of a run's look-ups: records, in one version for all nodes, and workflows that were chosen by
+    name.
+    """
 
     __slots__ = ("_found", "_loop")
 
@@ -167,9 +174,10 @@ class Pins:
         self._found: dict[Hashable, asyncio.Future[Any]] = {}
 
     def get(self, lookup: Lookup) -> asyncio.Future[Any]:
-        """Return a future of the lookup's result. If one waiter stops waiting, the others still get it. The future
-        raises the errors of the lookup: for a record RecordNotFound and InvalidDefinition. After an error the next node
-        looks it up again."""
+        """Return a future for the result of a look-up. If one node stops waiting, other waiting nodes still get the
+        result. The future raises the errors of the look-up. For a record these are RecordNotFound and
+        InvalidDefinition. After an error, the next node repeats the look-up.
+        """
         known = self._found.get(lookup.reference)
         if known is None or (known.done() and (known.cancelled() or known.exception() is not None)):
             known = self._found[lookup.reference] = lookup.request(self._loop)

@@ -1,9 +1,10 @@
-"""Resolve the names in a definition to objects that were passed in with it, or that are registered in this process.
+"""Resolve the names in a definition to objects. The objects were passed in with the definition, or are registered in
+this process.
 
 Anybody who can write a file or a record can write a definition. So Perdure imports no module for a definition, and
-calls only functions that were registered for it: a name can stand for a step, a workflow, an exception class or a data
-type. Perdure's own steps and workflows are excluded, since they trust the kinds of node that call them. Everything else
-must be passed in: `Graph.load(path, objects=[…])`.
+calls only functions that were registered for this purpose. A name can mean a step, a workflow, an exception class or a
+data type. Perdure's own steps and workflows are excluded, because they trust the kinds of node that call them. Every
+other object must be passed in: `Graph.load(path, objects=[…])`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _reducers: WeakValueDictionary[str, Callable[[list[Any]], Any]] = WeakValueDicti
 
 
 def resolve(reference: str, place: str, objects: Mapping[str, Any]) -> Any:
-    """Return the object of a reference. Raises InvalidDefinition, which says how to register it or pass it in."""
+    """Return the object of a reference. Raises InvalidDefinition. The message says how to register the object or pass
+    it in.
+    """
     if reference in objects:
         return objects[reference]
     found = imported(reference)
@@ -60,8 +63,9 @@ def resolve(reference: str, place: str, objects: Mapping[str, Any]) -> Any:
 
 
 def imported(reference: str) -> Any:
-    """Return the object `package.module:name` of an imported module; None if there is none. No code runs for it:
-    neither a module's `__getattr__` nor a property."""
+    """Return the object `package.module:name` if its module is imported. Otherwise return None. This runs no code,
+    neither a module's `__getattr__` nor a property.
+    """
     module, _, name = reference.partition(":")
     found: Any = sys.modules.get(module)
     for part in name.split("."):
@@ -72,8 +76,9 @@ def imported(reference: str) -> Any:
 
 
 def by_name(objects: Mapping[str, Any] | Iterable[Any] | None, place: str) -> dict[str, Any]:
-    """Return the passed objects by the names that a definition may use: those of a mapping, or each object's own name
-    and `package.module:name`. Raises InvalidDefinition."""
+    """Return the objects by the names that a definition may use. For a mapping these are its keys. For other
+    collections they are each object's own name and its `package.module:name`. Raises InvalidDefinition.
+    """
     if isinstance(objects, Mapping):
         return dict(objects)
     found: dict[str, Any] = {}
@@ -96,7 +101,9 @@ def _names(found: Any, place: str) -> list[str]:
 
 
 def remember_reducer(reference: str, reducer: Any) -> None:
-    """Remember a reducer of a graph that was built here, for definitions that are read back from a store."""
+    """Remember the reducer of a graph that was built in this process, for definitions that are read back from a
+    store.
+    """
     if callable(reducer):
         _reducers[reference] = reducer
 
@@ -106,7 +113,9 @@ def remembered_reducer(reference: str) -> Callable[[list[Any]], Any] | None:
 
 
 def _is_own(found: Any) -> bool:
-    """Whether this is one of Perdure's own steps or workflows. A graph is not, although its function is Perdure's."""
+    """Whether an object is one of Perdure's own steps or workflows. A graph does not count, although its function is
+    Perdure's.
+    """
     if not isinstance(found, Step) and not (isinstance(found, Workflow) and found.model != "graph"):
         return False
     module = getattr(found.function, "__module__", None) or ""

@@ -1,6 +1,6 @@
-"""Routes: the edges that a token takes from its node, and how often it may take them. Pure.
+"""Routes: the edges that a token takes from its node, and how often it may take them. This module is pure.
 
-If no edge matches, token_moves.py ends the token or fails the run; the error is made here.
+If no edge matches, token_moves.py ends the token or fails the run. This module makes the error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from perdure.models.graphs.tokens import Token
 
 
 def matching(token: Token, tiers: Tiers, input: Any, at: int) -> list[Edge]:
-    """Return the edges of the first tier that has a match; none if no tier has a match. Raises ExpressionFailed."""
+    """Return the matching edges of the first tier that has a match. The list is empty if no edge matches. Raises
+    ExpressionFailed.
+    """
     view = None
     for tier in tiers:
         matches: list[Edge] = []
@@ -33,7 +35,7 @@ def matching(token: Token, tiers: Tiers, input: Any, at: int) -> list[Edge]:
 
 
 def over_limit(token: Token, edge: Edge, at: int) -> str | None:
-    """Return why a token may not take an edge again; None if it may."""
+    """Return the reason why a token may not take an edge again. Return None if it may."""
     if edge.limit is not None and token.laps.get(edge.number, 0) >= edge.limit:
         return f"the limit of {edge.limit} is reached"
     if edge.limit_us is not None and at - token.laps.get(edge.began, at) >= edge.limit_us:
@@ -42,7 +44,7 @@ def over_limit(token: Token, edge: Edge, at: int) -> str | None:
 
 
 def laps_after(token: Token, edge: Edge, at: int) -> Mapping[int, int]:
-    """Return how often a token has taken each edge with a limit, including this edge now."""
+    """Return how often a token has taken each edge with a limit. This edge is counted as taken."""
     laps = {**token.laps, edge.number: token.laps.get(edge.number, 0) + 1}
     if edge.limit_us is not None:
         laps.setdefault(edge.began, at)
@@ -50,7 +52,7 @@ def laps_after(token: Token, edge: Edge, at: int) -> Mapping[int, int]:
 
 
 def no_match(token: Token, node: Node, input: Any, at: int) -> NoMatchingEdge:
-    """Return the error of a token that cannot leave its node."""
+    """Return the error for a token that cannot leave its node."""
     view = token.view(input)
     why: list[str] = []
     for edge in (edge for tier in node.onward for edge in tier):

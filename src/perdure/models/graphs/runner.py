@@ -1,8 +1,8 @@
-"""Runs a graph on a run's deterministic loop: a thin shell around the machine, which decides everything.
+"""Runs a graph on a run's deterministic loop. The runner is a thin shell around the machine, which decides everything.
 
-The results of nodes are in the journal, as steps, timers, events and children. A replay computes tokens, context and
-joins from it. Everything that follows from one completion is requested in the same activation, and so committed
-together.
+The journal has the results of nodes, as steps, timers, events and children. A replay computes the tokens, the context
+and the joins from the journal. All requests that follow from one completion are made in the same activation, so they
+are committed together.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from perdure.models.graphs.tokens import Token
 from perdure.values.replicas import failure_of
 
 IN_A_ROW_MAX: Final = GraphLimits().in_a_row
-# Nodes that one activation begins. More of them would block the process for too long. The others follow in further
-# activations, each of which needs a timer that is due at once.
+# The number of nodes that one activation begins. More nodes would block the process for too long. The remaining nodes
+# begin in further activations. Each of these activations needs a timer that is due at once.
 BEGUN_AT_ONCE_MAX: Final = 250
-_BEGUN_AT_ONCE_BEFORE_MAX: Final = 1_000  # by earlier rules
-# About how many tokens one activation creates, moves or ends before the rest follows in the next one. Results that
-# arrive meanwhile wait until the routing is done, so that the order is always the same.
+_BEGUN_AT_ONCE_BEFORE_MAX: Final = 1_000  # under earlier rules
+# About how many tokens one activation creates, moves or ends. The remaining tokens follow in the next activation.
+# Results that arrive before the routing is done wait, so that the order is always the same.
 ROUTED_AT_ONCE_MAX: Final = 1_000
 _AT_ONCE_S: Final = 1e-6
 
 
 async def interpret(plan: Plan, input: Any) -> Any:
-    """Run a graph to its end; return its output. Raises the failure of the run."""
+    """Run a graph to its end, and return its output. If the run fails, raises its failure."""
     return await GraphRunner(plan, input, require_loop("a graph")).run()
 
 
 class GraphRunner:
-    """One run, in memory."""
+    """One run of a graph in memory."""
 
     def __init__(self, plan: Plan, input: Any, loop: WorkflowLoop, machine: Machine | None = None) -> None:
         self._plan = plan
@@ -59,7 +59,8 @@ class GraphRunner:
         self._busy: dict[int, asyncio.Future[Any]] = {}  # the running work of each token
         self._timers: dict[TimerKey, asyncio.TimerHandle] = {}
         self._next: deque[Callable[[], Decisions]] = deque()
-        self._waiting: deque[tuple[int, Token]] = deque()  # tokens, by the ids they had, whose nodes are to be begun
+        # tokens whose nodes must begin, each with the id that it had when it was added
+        self._waiting: deque[tuple[int, Token]] = deque()
         self._begun_max = BEGUN_AT_ONCE_MAX if loop.rules >= PIECES_RULES else _BEGUN_AT_ONCE_BEFORE_MAX
         self._room = self._begun_max
         self._is_more_due = False
@@ -70,8 +71,8 @@ class GraphRunner:
         if self._plan.timeout_s is not None:
             self._loop.call_later(self._plan.timeout_s, self._handle, self._out_of_time)
         self._handle(self._machine.begin)
-        # The first activation begins nodes before anything is stored that says by which rules the run began. They are
-        # the same in every attempt, so their keys use the position.
+        # The first activation begins nodes before the store knows by which rules the run began. These nodes are the
+        # same in every attempt of the run, so their keys can use the position.
         if self._loop.rules >= KEYS_RULES:
             self._loop.instances = {}
         return await self._end
@@ -83,7 +84,9 @@ class GraphRunner:
             self._route()
 
     def _route(self) -> None:
-        """Pass the waiting results to the machine, up to a bound. The rest follows in another activation."""
+        """Pass the waiting results to the machine, up to a bound. The remaining results follow in another
+        activation.
+        """
         self._room = self._begun_max
         self._machine.set_time(self._loop.now())
         enough = self._machine.tokens.work + ROUTED_AT_ONCE_MAX if self._loop.rules >= SLICES_RULES else None
@@ -129,7 +132,8 @@ class GraphRunner:
                 self._room -= 1
                 self._begin(token)
         if not self._waiting:
-            self._room = self._begun_max  # Only nodes that begin together are split up, not a sequence.
+            # Only nodes that begin together are split into pieces, not nodes one after the other.
+            self._room = self._begun_max
         else:
             self._is_more_due = True
             self._loop.call_later(_AT_ONCE_S, self._handle, self._more)
@@ -142,7 +146,8 @@ class GraphRunner:
         failure = decided.failure
         if failure is None:
             self._end.set_result(decided.output)
-        elif isinstance(failure, StopIteration | asyncio.CancelledError):  # Neither can be raised as itself.
+        # Neither of these exceptions can be raised unchanged.
+        elif isinstance(failure, StopIteration | asyncio.CancelledError):
             self._end.set_exception(StepFailed(f"{type(failure).__qualname__}: {failure}"))
         else:
             self._end.set_exception(failure)
@@ -167,7 +172,9 @@ class GraphRunner:
             future.add_done_callback(partial(self._done, token))
 
     def _name_instance(self, token: Token, future: asyncio.Future[Any]) -> None:
-        """Name an execution by its node, branches and visit, so that a retry gives it the same name in any order."""
+        """Name a node execution by its node, its branches and its visit. So a retry gives it the same name, in whatever
+        order nodes run.
+        """
         name = token.path
         self._visits[name] = visit = self._visits.get(name, 0) + 1
         if self._loop.instances is not None and (position := _position_of(future)) is not None:
@@ -179,7 +186,7 @@ class GraphRunner:
             self._loop.instances.pop(_position_of(future) or "", None)
         if self._busy.pop(token.id, None) is None or self._end.done():
             if not future.cancelled():
-                future.exception()  # The token has ended.
+                future.exception()  # The token has ended, so nothing handles the exception.
             return
         if future.cancelled():
             message = f"run {self._loop.run_id}: what ran for token {token.id} was cancelled by nobody"

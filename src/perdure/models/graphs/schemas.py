@@ -1,4 +1,6 @@
-"""JSON Schemas as types, for the input and output of definitions in YAML or JSON. msgspec checks the values."""
+"""JSON Schemas as types, for the input and the output of definitions in YAML or JSON. msgspec checks values against
+these types.
+"""
 
 from __future__ import annotations
 
@@ -38,16 +40,17 @@ _REMARKS: Final = {"title", "description", "default", "examples", "format", "$de
 
 
 def type_of(schema: Any, place: str) -> Any:
-    """Return a type that accepts the values that a schema accepts. Raises InvalidDefinition for a schema that no type
-    can express. So the type never accepts a value that the schema forbids."""
+    """Return a type that accepts exactly the values that a schema accepts. Raises InvalidDefinition if no type can
+    express the schema. So the type never accepts a value that the schema forbids.
+    """
     if not isinstance(schema, Mapping):
         raise InvalidDefinition(f"{place}: a schema is an object, not {schema!r:.80}")
     return _Reading(schema.get("$defs", {}), place).type_of(schema, "")
 
 
 def schema_of(wanted: Any, place: str) -> dict[str, Any]:
-    """Return the JSON Schema of a type, with the object itself at its root. Raises InvalidDefinition."""
-    own = getattr(wanted, "model_json_schema", None)  # A pydantic model, without importing pydantic.
+    """Return the JSON Schema of a type, with an object instead of a reference at its root. Raises InvalidDefinition."""
+    own = getattr(wanted, "model_json_schema", None)  # This recognises a pydantic model without importing pydantic.
     try:
         schema: dict[str, Any] = msgspec.json.schema(wanted) if own is None else own()
     except TypeError as error:
@@ -55,25 +58,25 @@ def schema_of(wanted: Any, place: str) -> dict[str, Any]:
     reference = schema.get("$ref")
     if reference is None:
         return schema
-    # Servers want to see an object there, not a reference to one.
+    # Servers expect an object at the root, not a reference to an object.
     name, definitions = reference.removeprefix("#/$defs/"), schema["$defs"]
     others = definitions if reference in repr(definitions) else {k: v for k, v in definitions.items() if k != name}
     return {**definitions[name], **({"$defs": others} if others else {})}
 
 
 class _Patterned(type):
-    """The type of types for texts that match a pattern. Their values are plain texts."""
+    """The metaclass of types for texts that match a pattern. Their values are plain texts."""
 
     def __instancecheck__(cls, value: Any) -> bool:
         return isinstance(value, str)
 
 
 def _text_type(pattern: str, chars_min: float, chars_max: float) -> Any:
-    """Return a type for texts that match a pattern. msgspec's own patterns use `re`, which can take for ever."""
+    """Return a type for texts that match a pattern. msgspec's own patterns use `re`, which can take forever."""
     automaton(pattern)
 
     def model_validate(value: Any, searches: Searches | None = None) -> str:
-        """Check and return the text. Readers call this for types that msgspec does not know. Raises ValueError."""
+        """Check a text and return it. Readers call this for types that msgspec does not know. Raises ValueError."""
         if not isinstance(value, str):
             raise ValueError(f"Expected `str`, got `{type(value).__name__}`")
         if not chars_min <= len(value) <= chars_max:

@@ -1,4 +1,6 @@
-"""Secrets. Definitions name them, and steps look them up. No definition, journal, log or error contains one."""
+"""Secrets, such as keys of servers. Definitions contain only their names. Steps look up the values. No definition,
+journal, log or error contains a secret.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,14 @@ _TALKATIVE: Final = (
 
 @checked
 class Secrets:
-    """The provider of an engine's secrets. By default they come from the environment of its process.
+    """The provider of an engine's secrets. By default, secrets come from the environment of the engine's process.
 
-    Only environment variables that begin with PERDURE_SECRET_ are given out: the secret OPENAI_API_KEY is in
+    Only environment variables that begin with PERDURE_SECRET_ are used. For example, the secret OPENAI_API_KEY is in
     PERDURE_SECRET_OPENAI_API_KEY. You can allow other names: `Secrets(names=["OPENAI_API_KEY"])`. You can bind a secret
     to hosts, so that it is sent to no other host: `Secrets(hosts={"OPENAI_API_KEY": ["api.openai.com"]})`, or in the
     environment PERDURE_SECRET_OPENAI_API_KEY_HOSTS=api.openai.com.
 
-    Your own provider is a subclass, passed as a resource: `Engine(resources={Secrets: Vault})`.
+    To use your own provider, write a subclass and pass it as a resource: `Engine(resources={Secrets: Vault})`.
     """
 
     _names: Collection[str] = ()
@@ -50,15 +52,15 @@ class Secrets:
         self._hosts = dict(hosts or {})
 
     async def get(self, name: str) -> str | None:
-        """Return the secret of this name, None if there is none.
+        """Return the secret with this name, or None if it does not exist.
 
-        Every attempt of a step calls this method, so a new secret counts at once. An exception other than Misuse and
-        NonRetryable fails only that attempt.
+        Every attempt of a step calls this method, so a new secret is used at once. An exception fails only this
+        attempt, unless it is Misuse or NonRetryable.
         """
         return _variable(name if name in self._names else f"{_PREFIX}{name}")
 
     async def hosts(self, name: str) -> Sequence[str] | None:
-        """Return the hosts that a secret may be sent to; None for all hosts that nodes may connect to."""
+        """Return the hosts to which a secret may be sent. None means all hosts that nodes may connect to."""
         if name in self._hosts:
             return self._hosts[name]
         listed = _variable(f"{_PREFIX}{name}_HOSTS")
@@ -66,7 +68,9 @@ class Secrets:
 
 
 def _variable(name: str) -> str | None:
-    """Return an environment variable; None for a name with a lone surrogate, which the system cannot represent."""
+    """Return the value of an environment variable. Return None if the name has a lone surrogate, which the system
+    cannot represent.
+    """
     try:
         return os.environ.get(name)
     except UnicodeEncodeError:
@@ -77,8 +81,9 @@ _ENVIRONMENT: Final = Secrets()
 
 
 async def secret(name: str, place: str, url: str | None) -> str:
-    """Return a secret that a step sends to `url` (None: to a program). Raises SecretNotFound; HostDenied if it must not
-    be sent there; Misuse if it cannot be part of a header."""
+    """Return a secret that a step sends to `url`. With None, the secret is passed to a program. Raises SecretNotFound.
+    Raises HostDenied if the secret must not be sent to this host, and Misuse if it cannot be part of a header.
+    """
     try:
         provider = current_step().resource(Secrets)
     except Misuse:
@@ -99,15 +104,16 @@ async def secret(name: str, place: str, url: str | None) -> str:
             message = f"{place}: the secret {name!r} is for {', '.join(hosts)} only, and is not sent to {host!r}"
             raise HostDenied(message, host=host)
     if not value.isascii() or not value.isprintable():
-        # Otherwise the library would find out, and show the secret in its message.
+        # Otherwise the library would raise an error that shows the secret in its message.
         raise Misuse(f"{place}: the secret {name!r} has characters that no header can have; is it the right one?")
     _keep_out_of_logs(value)
     return value
 
 
 class _Hiding(logging.Filter):
-    """Removes secrets from the log messages of httpx and httpcore. At DEBUG they log the headers of answers, in which
-    some servers repeat the headers of requests."""
+    """Removes secrets from the log messages of httpx and httpcore. At DEBUG, these libraries log the headers of
+    answers. Some servers repeat the headers of the request there.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +140,9 @@ def _keep_out_of_logs(value: str) -> None:
 
 
 def veiled(value: Any, secrets: Collection[str]) -> Any:
-    """Return a JSON value or a text without these secrets, also in the form that they have in URLs and in JSON."""
+    """Return a JSON value or a text without these secrets. They are also removed in the forms that they have in URLs
+    and in JSON.
+    """
     forms = {form for one in secrets for form in (one, quote(one, safe=""), one.replace("/", "\\/"))}
     return _veiled(value, sorted(forms, key=len, reverse=True)) if forms else value
 
@@ -152,8 +160,9 @@ def _veiled(value: Any, forms: Sequence[str]) -> Any:
 
 
 class Veil:
-    """Removes a secret from the answers of servers. In a text that comes in pieces the secret may be split, so a
-    possible beginning of it is kept until the next piece."""
+    """Removes a secret from the answers of servers. In a text that arrives in pieces, the secret may be split. So a
+    possible beginning of the secret is kept back until the next piece.
+    """
 
     __slots__ = ("_held", "_secret")
 
@@ -166,7 +175,7 @@ class Veil:
         return text if self._secret is None else text.replace(self._secret, _SHOWN)
 
     def piece(self, text: str) -> str:
-        """Return as much of the next piece as can be shown."""
+        """Return the part of the text so far that can be shown."""
         if self._secret is None:
             return text
         text = self.over(self._held + text)
@@ -176,6 +185,6 @@ class Veil:
         return text[: len(text) - held]
 
     def rest(self) -> str:
-        """Return the rest when there are no more pieces."""
+        """Return the part that was kept back, when no more pieces follow."""
         held, self._held = self._held, ""
         return held

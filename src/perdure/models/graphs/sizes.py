@@ -1,7 +1,7 @@
-"""The sizes of values that joins merge. Pure.
+"""The sizes of the values that joins merge. This module is pure.
 
-A merge can put a value of the context back into the context, twice. In a loop the value doubles with every lap. That
-takes no memory at first, because the same object occurs many times. So each merge is measured before it is done.
+A merge can put a value of the context back into the context twice. In a loop, the value then doubles with every lap. At
+first this takes no memory, because the same object occurs many times. So each merge is measured before it is made.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ _KNOWN_MAX: Final = 256
 
 
 class Sizes:
-    """Bytes that merged values take as JSON, within a limit. A value that a merge has measured is not measured again
-    when more is added to it. So a loop that adds one item in each lap measures only that item."""
+    """The number of bytes that merged values take as JSON, within a limit. If a merge adds to a value that was measured
+    before, only the addition is measured. So a loop that adds one item in each lap measures only that item.
+    """
 
     __slots__ = ("_known", "_limit")
 
     def __init__(self, bytes_max: int, rules: int) -> None:
-        """`rules` are the rules of the run. A run that began before there was a limit has no limit."""
+        """`rules` is the version of the run's rules. If the run began before this limit existed, it has no limit."""
         self._limit = bytes_max if rules >= MERGES_RULES else maxsize
-        # By the id of the value. The value is kept beside its size, so that no other value gets its id.
+        # By the id of the value. The value itself is kept too, so that no other object gets the same id.
         self._known: dict[int, tuple[Any, int]] = {}
 
     def of(self, values: Iterable[Any], place: str, target: str) -> int:
@@ -39,19 +40,19 @@ class Sizes:
         return total
 
     def bound(self, values: Iterable[Any]) -> int | None:
-        """Return how many bytes these values take; None as soon as they take too many."""
+        """Return how many bytes these values take. Return None as soon as they take too many."""
         total = 0
         seen: dict[int, int] = {}  # Many branches may bring the same object.
         for value in values:
             if (size := seen.get(id(value))) is None:
                 size = seen[id(value)] = self._size(value)
-            total += size + 1  # with a comma
+            total += size + 1  # one more byte for the comma
             if total > self._limit:
                 return None
         return total
 
     def replace(self, old: Any, new: Any, size: int) -> None:
-        """Note the size of a value that takes the place of another one."""
+        """Note the size of a value that replaces another value."""
         self._known.pop(id(old), None)
         if isinstance(new, dict | list):
             self._known.pop(id(new), None)
@@ -65,7 +66,7 @@ class Sizes:
         try:
             return len(to_json(value))
         except (TypeError, ValueError, OverflowError, RecursionError):
-            return 0  # It has no JSON form. Storing it fails with an error of its own.
+            return 0  # The value has no JSON form. Storing it raises an error of its own.
 
 
 __all__ = ["Sizes"]

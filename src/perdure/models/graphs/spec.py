@@ -1,6 +1,6 @@
-"""A graph as data: the one schema behind the builder, YAML and JSON. Nothing here decides or runs anything.
+"""A graph as data: the schema that the builder, YAML and JSON share. This module decides and runs nothing.
 
-Nodes are in kinds/: the fields that all kinds have in kinds/base.py, and the fields of each kind in its module.
+Nodes are in kinds/. kinds/base.py has the fields of all kinds, and each kind's module has the fields of that kind.
 Durations are seconds. Texts in mappings, conditions and foreach are expressions (see expressions.py).
 """
 
@@ -18,9 +18,9 @@ SECONDS_MAX: Final = 1000 * 366 * 24 * 3600  # a thousand years
 Seconds = Annotated[float, Meta(gt=0, lt=SECONDS_MAX)]
 Count = Annotated[int, Meta(ge=1)]
 TARGET_PATTERN = r"^(state|output)(\.[A-Za-z_][A-Za-z0-9_]*)+$"
-Target = Annotated[str, Meta(pattern=TARGET_PATTERN.replace("+$", "{1,50}$"))]  # a bound on the nesting of values
+Target = Annotated[str, Meta(pattern=TARGET_PATTERN.replace("+$", "{1,50}$"))]  # bounds the nesting of values
 
-# Targets of edges other than nodes: END ends the token, TERMINATE the whole run.
+# Targets of edges that are not nodes. END ends the token, and TERMINATE ends the whole run.
 END = "END"
 TERMINATE = "TERMINATE"
 
@@ -32,11 +32,12 @@ class Spec(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True,
 class MergeSpec(Spec, frozen=True, kw_only=True):
     """A merge of the outputs of the branches that meet at a join.
 
-    `source` is an expression in each branch's own context, by default the result of its last node. Strategies: append
-    adds the outputs, by branch index, to the list at the target, flattened if all are lists. collect writes a new list
-    and never flattens. merge_object adds their fields. If a field occurs twice, the later branch wins. keyed writes
-    {"0": …}. last_wins writes the last branch's output, {} if there is none. reduce calls `reducer` with the list of
-    outputs.
+    `source` is an expression that is evaluated in each branch's own context. The default is the result of the branch's
+    last node. Strategies: `append` adds the outputs, by branch index, to the list at the target; if all outputs are
+    lists, it adds their items. `collect` writes a new list, and never adds items one by one. `merge_object` adds the
+    fields of the outputs to the object. If a field occurs twice, the later branch wins. `keyed` writes {"0": …}.
+    `last_wins` writes the output of the last branch, or {} if there is no output. `reduce` calls `reducer` with the
+    list of outputs.
     """
 
     strategy: Literal["append", "collect", "merge_object", "keyed", "last_wins", "reduce"]
@@ -48,10 +49,10 @@ class MergeSpec(Spec, frozen=True, kw_only=True):
 class JoinSpec(Spec, frozen=True, kw_only=True):
     """A join, at which the branches of a fork become one token again.
 
-    `need` is all, any, or a number of branches. `fork` is the node of the fork, by default the innermost fork before
-    the join. `timeout` counts from the first arrival. `on_early` says what happens to the other branches when any or m
-    branches are enough. With `tolerate`, a join of all branches tolerates that number or fraction of failed branches,
-    and fails as soon as there are more.
+    `need` is all, any, or a number of branches. `fork` is the node of the fork. The default is the innermost fork
+    before the join. `timeout` counts from the first arrival. `on_early` says what happens to the remaining branches if
+    any branch, or m branches, are enough. `tolerate` is the number, or the fraction, of branches that may fail at a
+    join of all branches. The join fails as soon as more branches have failed.
     """
 
     need: Literal["all", "any"] | Count = "all"
@@ -63,14 +64,16 @@ class JoinSpec(Spec, frozen=True, kw_only=True):
 
 
 class EdgeSpec(Spec, frozen=True, kw_only=True, rename={"source": "from", "target": "to"}):
-    """An edge from one node (or several) to another. Of a node's edges, all matching edges of the lowest priority with
-    a match fire. Edges with `on_error` apply if the node has failed, the others if it has not.
+    """An edge to a node, from one node or from several. When a node ends, its edges are tried by priority, the lowest
+    number first. All matching edges of the first priority that has a match fire. Edges with `on_error` apply if the
+    node has failed. All other edges apply if it has not failed.
 
-    With `foreach` (an expression for a list) or `spawn` (a number) the edge makes several tokens, each a branch of a
-    fork, as several edges that fire together do. At most `at_once` of these branches run at a time. An edge with
-    `limit` fires that many times per token and is then skipped. An edge with `limit_timeout` is skipped once that many
-    seconds have passed since the token first took it. When an edge with `cancel` fires, the tokens at the named nodes
-    ("*" for all) end, if they share the enclosing branch.
+    With `foreach` (an expression for a list) or `spawn` (a number), the edge makes several tokens. Each token is a
+    branch of a fork. Several edges that fire together make a fork too. At most `at_once` of these branches run at a
+    time. An edge with `limit` fires that many times per token. After that it is skipped. An edge with `limit_timeout`
+    is skipped once that many seconds have passed since the token first took the edge. When an edge with `cancel` fires,
+    the tokens at the named nodes ("*" for all nodes) end, if they are in the branch that contains the fork of the
+    edge's token.
     """
 
     source: Name | list[Name]
@@ -97,9 +100,10 @@ class EdgeSpec(Spec, frozen=True, kw_only=True, rename={"source": "from", "targe
 
 
 class ExclusiveSpec(Spec, frozen=True, kw_only=True):
-    """Nodes at which only one token of a run at a time may be. Others wait for their turn in the order in which they
-    come. A turn ends with the node, or, with `keep`, when the token leaves these nodes: it moves elsewhere, ends, is
-    forked, or arrives at a join."""
+    """Nodes at which only one token of a run may be at a time. Other tokens wait for their turn, in the order in which
+    they arrive. A turn ends when the node ends. With `keep`, a turn ends when the token leaves these nodes: it moves
+    elsewhere, ends, is forked, or arrives at a join.
+    """
 
     nodes: Annotated[list[Name], Meta(min_length=1)]
     keep: bool = False
@@ -108,22 +112,22 @@ class ExclusiveSpec(Spec, frozen=True, kw_only=True):
 class GraphLimits(Spec, frozen=True, kw_only=True):
     """Limits of one run of a graph. A run that exceeds a limit fails."""
 
-    tokens: Count = 20_000  # that are alive at once
-    branches: Count = 20_000  # of one fork
-    nesting: Count = 32  # forks inside each other
-    in_a_row: Count = 100_000  # nodes one after the other, along one way, without anything to wait for
-    merged_bytes: Count = 32 * 1024 * 1024  # of a value that a join merges, as JSON
+    tokens: Count = 20_000  # tokens that are alive at once
+    branches: Count = 20_000  # branches of one fork
+    nesting: Count = 32  # the nesting of forks
+    in_a_row: Count = 100_000  # nodes one after the other on one path, without a wait between them
+    merged_bytes: Count = 32 * 1024 * 1024  # bytes, as JSON, of a value that a join merges
 
     def __post_init__(self) -> None:
         check_fields(self, positive=True)
 
 
 class RetrySpec(Spec, frozen=True, kw_only=True):
-    """The retry policy of a node: how often and when it is retried after a failure. Times are in seconds.
+    """The retry policy of a node: whether and when it is retried after a failure. Times are in seconds.
 
-    `backoff` says how the pauses grow, as in `perdure.Retry`. `retry_on` lists the retryable errors (all, if it is
-    empty), `give_up_on` those that are not retried. An error is a class, as `package.module:name`, or a bare name if it
-    is one of Python's or Perdure's own.
+    `backoff` says how the pauses grow, as in `perdure.Retry`. `retry_on` lists the errors that are retried; if it is
+    empty, all errors are. `give_up_on` lists errors that are not retried. An error is a class, written as
+    `package.module:name`. For a class of Python or Perdure, the name alone is enough.
     """
 
     attempts: Count = 3
@@ -137,7 +141,7 @@ class RetrySpec(Spec, frozen=True, kw_only=True):
 
 
 class GraphSpec(Spec, frozen=True, kw_only=True):
-    """A graph without its nodes, whose schema depends on the known kinds (see kinds/)."""
+    """A graph without its nodes. The schema of nodes depends on the registered kinds (see kinds/)."""
 
     graph: str
     version: str = ""

@@ -1,7 +1,8 @@
-"""Definitions in the store: each once, by its digest, for runs whose code has changed or is not in this process.
+"""Definitions in the store. Each definition is stored once, by its digest. They are for runs whose code has changed or
+is not in this process.
 
-A stored definition is read back without any code, since the results of functions are in the journal. So nothing is
-imported for it, and every process can draw a run and show where its tokens were.
+A stored definition is read back without any code, because the results of functions are in the journal. So nothing is
+imported. Every process can draw a run, and show where its tokens are and were.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from perdure.models.graphs.references import imported, remembered_reducer
 from perdure.models.graphs.spec import GraphSpec
 
 RECORD_KIND: Final = "graph"
-KEY: Final = "perdure.definition"  # the key of the definition in runs from before outlines had it
+KEY: Final = "perdure.definition"  # the key of the definition in runs that began before outlines had it
 _UNKNOWN: Final = "unknown"
 
 
 class StoredDefinition(Struct, frozen=True, kw_only=True):
-    """A graph as the store keeps it: its definition, and the names of its children by their references."""
+    """A graph in the form in which the store keeps it: its definition, and the names of its children by their
+    references.
+    """
 
     definition: dict[str, Any]
     children: dict[str, tuple[str, str]] = {}
@@ -36,8 +39,8 @@ class StoredDefinition(Struct, frozen=True, kw_only=True):
 class DefinitionView(Struct, frozen=True, kw_only=True):
     """The definition that a run was started with.
 
-    `is_current` says whether the graph in this process is the same. It is None if this process has no graph of that
-    name.
+    `is_current` says whether the graph in this process has the same definition. It is None if this process has no graph
+    with that name.
     """
 
     run_id: str
@@ -54,7 +57,9 @@ def digest_of(definition: GraphSpec) -> str:
 
 
 def stored(definition: GraphSpec, objects: Mapping[str, Any]) -> StoredDefinition:
-    """Return a definition as the store keeps it. `objects` are the objects that it refers to by name."""
+    """Return a definition in the form in which the store keeps it. `objects` are the objects that the definition refers
+    to by name.
+    """
     children: dict[str, tuple[str, str]] = {}
     for node in definition.nodes.values():
         reference = getattr(node, "workflow", "")
@@ -65,8 +70,9 @@ def stored(definition: GraphSpec, objects: Mapping[str, Any]) -> StoredDefinitio
 
 
 def readable(kept: StoredDefinition) -> tuple[GraphSpec, dict[str, Kind], dict[str, Any]]:
-    """Return a stored definition in a form that can be built without its code, with placeholders for its objects.
-    Raises InvalidDefinition."""
+    """Return a stored definition in a form that can be built without its code. Placeholders replace its objects. Raises
+    InvalidDefinition.
+    """
     parts = {name: part for name, part in kept.definition.items() if name not in ("input_schema", "output_schema")}
     name = parts.get("graph")
     nodes: Any = parts.get("nodes")
@@ -84,7 +90,9 @@ def readable(kept: StoredDefinition) -> tuple[GraphSpec, dict[str, Kind], dict[s
 
 
 def _node(node: dict[str, Any], children: Mapping[str, tuple[str, str]], objects: dict[str, Any]) -> dict[str, Any]:
-    """Return a node that needs no code, since a replay calls no function and checks no answer again."""
+    """Return a node that needs no code. This is enough, because a replay calls no function and checks no answer
+    again.
+    """
     kept = {name: part for name, part in node.items() if name != "retry"}
     if isinstance(kept.get("schema"), str):
         del kept["schema"]
@@ -101,12 +109,12 @@ def _node(node: dict[str, Any], children: Mapping[str, tuple[str, str]], objects
 
 @step(name="unknown")
 async def _anything(**given: Any) -> Any:
-    """A placeholder for a function that is never called, since its results are in the journal."""
+    """A placeholder for a function. It is never called, because the function's results are in the journal."""
     raise InvalidDefinition(f"a definition that was read back has no code to call with {given!r:.80}")
 
 
 def _all_of_them(values: list[Any]) -> Any:
-    """A placeholder for a reducer of a graph that was not built here."""
+    """A placeholder for the reducer of a graph that was not built in this process."""
     return values
 
 

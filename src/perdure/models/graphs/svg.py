@@ -1,4 +1,4 @@
-"""A graph as an SVG picture, for pages, files and pull requests. It needs no drawing tool."""
+"""A graph as an SVG picture, for pages, files and pull requests. Drawing it needs no other tool."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NODE_HEIGHT: Final = 46.0
 _NODE_WIDTH_MIN: Final = 96.0
 _LABEL_HEIGHT: Final = 17.0
 _BADGE_HEIGHT: Final = 18.0
-_HEADER: Final = 9.0  # how long an arrow's head is
+_HEADER: Final = 9.0  # the length of an arrow's head
 # XML cannot contain these characters.
 _FORBIDDEN: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -168,7 +168,7 @@ def _line(arrow: Arrow) -> Line:
 
 
 def _arrows(arrows: Sequence[Arrow], lines: Sequence[Line], boxes: Sequence[Box], layout: Layout) -> list[str]:
-    """Return all lines, and after them all labels, so that no line is drawn over a label."""
+    """Return all lines, followed by all labels, so that no line is drawn over a label."""
     sizes = {box.id: box for box in boxes}
     drawn: list[str] = []
     labels: list[str] = []
@@ -197,7 +197,9 @@ def _arrows(arrows: Sequence[Arrow], lines: Sequence[Line], boxes: Sequence[Box]
 
 
 def _path(route: Route) -> str:
-    """Return a smooth path through a route's points that begins and ends vertically, with room for the arrow's head."""
+    """Return a smooth path through a route's points. It begins and ends vertically, and leaves room for the arrow's
+    head.
+    """
     points = list(route.points)
     sign = -1 if route.is_back else 1
     points[-1] = (points[-1][0], points[-1][1] - sign * (_HEADER - 2))
@@ -212,7 +214,7 @@ def _path(route: Route) -> str:
 
 
 def _loop(middle: Point, size: Box, line: Line) -> tuple[str, Point, Point]:
-    """A line from a box to itself, on its right."""
+    """Return a line from a box to itself, on the right side of the box."""
     right, y = middle[0] + size.width / 2, middle[1]
     out, end = right + 20, right + _HEADER - 2
     path = f"M{right:.1f} {y - 10:.1f}C{out:.1f} {y - 14:.1f} {out:.1f} {y + 14:.1f} {end:.1f} {y + 10:.1f}"
@@ -234,7 +236,7 @@ def _head(tip: Point, is_upward: bool | None) -> str:
 
 
 def _wide(text: str) -> float:
-    """How many usual characters wide a text is."""
+    """Return the width of a text, as a number of usual characters."""
     return sum(1.7 if unicodedata.east_asian_width(sign) in "WF" else 1.0 for sign in text)
 
 

@@ -1,7 +1,7 @@
 """Templates in the language of Jinja, parsed when a graph is built.
 
-A template can use a mapped name, a root of the context (`nodes.plan.output`), or a field of the run's input. A missing
-value is always an error.
+A template can use a mapped name, a root of the context (for example `nodes.plan.output`), or a field of the run's
+input. A missing value is always an error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from perdure.models.graphs.jinja.template import Compiled
 from perdure.models.graphs.kinds.base import Preparing
 
 _MISSING: Final[Any] = object()
-_YOUNGEST: Final = "artifacts"  # Inputs may have had a field of this name before it was a root.
+_YOUNGEST: Final = "artifacts"  # An input may have had a field of this name before it became a root of the context.
 _MARKS: Final = ("{{", "{%", "{#")
 
 
@@ -35,7 +35,7 @@ class Text:
 
 
 def text_of(source: str, about: Preparing, field: str, mapped: frozenset[str]) -> Text | Template:
-    """Return a template, or a plain text if it has no variables. Raises InvalidDefinition."""
+    """Return a template. If the source has no variables, return a plain text. Raises InvalidDefinition."""
     if not any(mark in source for mark in _MARKS):
         return Text(source)
     return Template(source, about, field, mapped)
@@ -71,8 +71,9 @@ class Template:
                 )
 
     def render(self, mapped: Mapping[str, Any], input: Any, context: Context) -> str:
-        """Return the rendered text. Raises TemplateFailed, which names the place and the missing variable, or says that
-        the rendering exceeds its budget."""
+        """Return the rendered text. Raises TemplateFailed. The message names the place and the missing variable, or
+        says that the rendering exceeds its budget.
+        """
         values: dict[str, Any] = {}
         for path in self._paths:
             name = path[0]
@@ -90,17 +91,20 @@ class Template:
 
 
 def _check(path: tuple[str, ...], about: Preparing, field: str) -> None:
-    """Check the nodes that the template names. A path may end with a method's name, which is not part of it."""
+    """Check the nodes that the template names. A path may end with the name of a method, which is not part of the
+    path.
+    """
     if path[0] == "nodes" and len(path) > 1:
         try:
             about.expression(f"nodes.{path[1]}", field)
         except InvalidDefinition:
-            return  # A reserved word of expressions can still be a node's name.
+            return  # A node may still have a name that is a reserved word in expressions.
 
 
 def _put(values: dict[str, Any], path: tuple[str, ...], context: Context) -> None:
-    """Add the value at a path, without other fields beside the path. If the path ends early, add the part that
-    exists."""
+    """Add the value at a path to the values, but no other fields. If the context has only the beginning of the path,
+    add that part.
+    """
     value = context.root(path[0])
     at = 1
     while at < len(path) and hasattr(value, "get") and (found := value.get(path[at], _MISSING)) is not _MISSING:
@@ -114,7 +118,7 @@ def _put(values: dict[str, Any], path: tuple[str, ...], context: Context) -> Non
         if inner is None:
             inner = values[key] = _Part()
         elif type(inner) is not _Part:
-            return  # The whole object is already there.
+            return  # The values already have the whole object.
         values = inner
     if last in values and type(values[last]) is not _Part:
         return
@@ -122,4 +126,4 @@ def _put(values: dict[str, Any], path: tuple[str, ...], context: Context) -> Non
 
 
 class _Part(dict[str, Any]):
-    """An object with only the fields that the template names."""
+    """An object with only those fields that the template names."""

@@ -1,4 +1,4 @@
-"""Graphs as text: YAML and JSON, read and written by one schema."""
+"""Graphs as text: YAML and JSON, read and written with one schema."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from perdure.models.graphs.places import Lines, Path, invalid, place_of, wrong_p
 from perdure.models.graphs.spec import EdgeSpec, GraphSpec, Name
 
 Form = Literal["yaml", "json"]
-# An unknown field of a node or an edge itself. Fields inside of these have a dot or a bracket.
+# Matches an unknown field of a node or an edge. The place of a field inside such a field has a dot or a bracket, and
+# does not match.
 _MISNAMED: Final = re.compile(r", (?:node '(?P<node>\w+)'|edge [^,]*), (\w+): Object contains unknown field `\2`")
 CHARS_MAX: Final = 1_000_000
 PARTS_MAX: Final = 100_000
 DEPTH_MAX: Final = 100
-_INT_BITS_MAX: Final = 13_288  # 4,000 digits; from 4,300 on Python does not write them
+_INT_BITS_MAX: Final = 13_288  # 4,000 digits; Python refuses to write numbers from 4,300 digits on
 _HALF: Final = re.compile("[\ud800-\udfff]")
 _DATE_TAG: Final = "tag:yaml.org,2002:timestamp"
 _TEXT_TAG: Final = "tag:yaml.org,2002:str"
@@ -31,7 +32,7 @@ _NUMBER_TAGS: Final = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:flo
 
 
 def schema_type() -> Any:
-    """Return the type of a whole definition, with all kinds of node that are known now."""
+    """Return the type of a whole definition, with all kinds of node that are registered now."""
     return _schema_type(tuple(KINDS.values()))
 
 
@@ -55,7 +56,9 @@ def json_schema() -> dict[str, Any]:
 
 
 def checked(parts: Any, place: str) -> tuple[GraphSpec, dict[str, Kind]]:
-    """Return a definition from JSON's own types. Raises InvalidDefinition, with the place of every problem."""
+    """Return the definition that is given in JSON's own types. Raises InvalidDefinition, with the place of every
+    problem.
+    """
     return _checked(parts, place, None)
 
 
@@ -73,7 +76,7 @@ def _checked(parts: Any, place: str, lines: Lines | None) -> tuple[GraphSpec, di
 
 
 def _check_depth(parts: Any, place: str) -> None:
-    """Check that the definition does not nest too deep for recursive code. Raises InvalidDefinition."""
+    """Check that the nesting of the definition is not too deep for recursive code. Raises InvalidDefinition."""
     layer, depth = [parts], 0
     while layer:
         layer = [
@@ -88,13 +91,15 @@ def _check_depth(parts: Any, place: str) -> None:
 
 
 def _unstorable(part: Any, path: Path) -> Iterator[tuple[Path, str]]:
-    """Find the keys, texts and numbers that have no form in JSON: stores keep a run's definition."""
+    """Yield the keys, texts and numbers that have no JSON form. They are refused, because stores keep a run's
+    definition as JSON.
+    """
     if isinstance(part, dict):
         for key, inner in part.items():
             if isinstance(key, str):
                 yield from _unstorable(key, path)
                 yield from _unstorable(inner, (*path, key))
-            else:  # YAML reads the keys on, yes and no as true or false.
+            else:  # YAML reads the keys `on`, `yes` and `no` as true or false.
                 yield path, f"the key {key!r:.80} is no text: quote it"
     elif isinstance(part, list):
         for number, inner in enumerate(part):
@@ -108,7 +113,7 @@ def _unstorable(part: Any, path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _with_choice(problem: str, parts: Any) -> str:
-    """Return a problem with the possible names, if there are only a few."""
+    """Return a problem. If it is an unknown kind or field, add the known kinds or fields to it."""
     if ", kind: Invalid value " in problem:
         return f"{problem}; kinds are {', '.join(sorted(KINDS))}"
     if (misnamed := _MISNAMED.search(problem)) is None:
@@ -121,8 +126,9 @@ def _with_choice(problem: str, parts: Any) -> str:
 
 
 def parse(text: str, place: str) -> tuple[GraphSpec, dict[str, Kind], Lines | None]:
-    """Return a definition from YAML or JSON, and for YAML the lines of its parts. Raises InvalidDefinition; Misuse if
-    PyYAML is not installed."""
+    """Return a definition from YAML or JSON, and for YAML the lines of its parts. Raises InvalidDefinition. Raises
+    Misuse if PyYAML is not installed.
+    """
     if len(text) > CHARS_MAX:
         raise InvalidDefinition(f"{place}: it has {len(text):,} characters, and a definition has at most {CHARS_MAX:,}")
     if text.lstrip().startswith("{"):
@@ -142,7 +148,7 @@ def _named(parts: Any, place: str) -> str:
 
 
 def _unquoted(place: str, parts: Any, path: Path, value: str) -> str:
-    """Return the problem of a date or a time without quotes, which YAML does not read as a text."""
+    """Return the problem for a date or a time without quotes, because YAML does not read it as a text."""
     where = place_of(path, parts)
     quoted = f"\"'{value}'\" where expressions go, and '{value}' elsewhere"
     return f"{place}, {where}: {value} is a date in YAML, and no text: quote it, as {quoted}"
@@ -187,20 +193,22 @@ def _from_yaml(text: str, place: str) -> tuple[Any, dict[Path, int], list[tuple[
             return None if node is None else loader.construct_document(node), lines, dates
         finally:
             loader.dispose()
-    except (yaml.YAMLError, ValueError) as error:  # an invalid date, a number of too many digits
+    except (yaml.YAMLError, ValueError) as error:  # an invalid date, or a number with too many digits
         raise InvalidDefinition(f"{place}: this is not YAML: {error}") from error
 
 
 def _loader(yaml: Any, place: str) -> Any:
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        """Refuses duplicate keys, of which YAML's usual readers keep the last. Also refuses texts that nest too deep,
-        or that would be too large with their aliases written out. `1:30` is a text, as in YAML 1.2, and not a number in
-        base 60: the time to read such a number is quadratic in its digits."""
+        """A YAML loader that refuses duplicate keys. YAML's usual loaders keep the last of them. It also refuses texts
+        whose nesting is too deep, or that would be too large with all aliases written out. `1:30` is a text, as in YAML
+        1.2, and not a number in base 60. The time for reading a number in base 60 grows with the square of its digits.
+        """
 
         def __init__(self, text: str) -> None:
             super().__init__(text)
             self._depth = 0
-            self._sizes: dict[Any, int] = {}  # of each node with its contents, with repetitions
+            # the size of each node with its contents; repeated contents count repeatedly
+            self._sizes: dict[Any, int] = {}
 
         def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
             tag = super().resolve(kind, value, implicit)
@@ -234,7 +242,7 @@ def _loader(yaml: Any, place: str) -> Any:
             for key_node, _ in node.value:
                 key = self.construct_object(key_node, deep=True)
                 if not isinstance(key, Hashable):
-                    continue  # It is refused below.
+                    continue  # The key is refused below.
                 if key in seen:
                     line = key_node.start_mark.line + 1
                     raise InvalidDefinition(f"{place}: {key!r:.80} is there twice, in line {line} again")

@@ -1,6 +1,6 @@
-"""Timeouts of graphs: of a run, of a node, and of a join.
+"""Timeouts of runs, nodes and joins of graphs.
 
-A timeout is a durable timer. Timers of joins begin with the first branch that arrives. The machine asks for these
+A timeout is a durable timer. The timer of a join begins when the first branch arrives. The machine requests these
 timers. token_moves.py decides what happens when they are due.
 """
 
@@ -30,11 +30,11 @@ async def within(seconds: float | None, place: str, awaited: Awaitable[Any]) -> 
 
 
 def out_of_time(place: str, seconds: float | None) -> GraphTimedOut:
-    """Return the error of a node or a run that took longer than its timeout."""
+    """Return the error for a node or a run that took longer than its timeout."""
     return GraphTimedOut(f"{place} took longer than its timeout of {seconds:g} s", place=place)
 
 
 def join_timed_out(failure: BaseException | None) -> None:
-    """Mark the failure that a join's timeout has caused, if any, as raised by that timeout."""
+    """If the timeout of a join has caused a failure, mark the failure as raised by that timeout."""
     if failure is not None and entry_of(failure) is None:
         timed_out(failure)

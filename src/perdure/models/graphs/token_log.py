@@ -1,4 +1,6 @@
-"""The log of a run's tokens: where each token is and was, and the events in order. Views of a run are made from it."""
+"""The log of a run's tokens: where each token is and was, and the events in order. Views of a run are made from this
+log.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ class Record:
         self.laps = token.laps
         self.state: TokenState = "pending"
         self.since = at
-        self.meeting: tuple[Fork, str] | None = None  # the join at which it waits
+        self.meeting: tuple[Fork, str] | None = None  # the join at which the token waits
         self.error: Mapping[str, Any] | None = None
         self.reason: str | None = None
 
@@ -46,29 +48,33 @@ def _path(token: Token) -> str:
 
 
 class TokenLog:
-    """The records and events of one run. Nodes count how often they have completed, failed and been cancelled."""
+    """The records and events of one run. For each node, it counts how often the node has completed, failed and been
+    cancelled.
+    """
 
     def __init__(self, plan: Plan, now: Callable[[], int], entry: Callable[[], int]) -> None:
-        """`now` returns the time of the current result, and `entry` the number of its journal entry."""
+        """`now` returns the time of the current result. `entry` returns the number of its journal entry."""
         self.events: list[GraphEvent] = []
         self.records: list[Record] = []
         self.completions: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
         self.cancellations: Counter[str] = Counter()
         self.live: dict[Token, Record] = {}
-        self.running: dict[int, Token] = {}  # tokens whose nodes run, by the ids they have while they do
-        self.waiting: dict[Fork, dict[str, list[Record]]] = {}  # those at a fork's joins, by where the joins lead
+        # tokens whose nodes run, by the id that they have during the run of the node
+        self.running: dict[int, Token] = {}
+        # tokens that wait at a fork's joins, by the node behind the join
+        self.waiting: dict[Fork, dict[str, list[Record]]] = {}
         self.is_over = False
         self._plan = plan
         self._now = now
         self._entry = entry
         self._why: list[tuple[TokenState, str]] = []
-        self._artifacts: dict[str, str] = {}  # the ids of those that events have reported, by name
+        self._artifacts: dict[str, str] = {}  # the ids of the artifacts that events have reported, by name
 
     # Events.
 
     def note(self, kind: EventKind, token: Token | None = None, edge: Edge | None = None, **details: Any) -> None:
-        """Note an event of a token at its node, or of the node in `details`."""
+        """Note an event of a token at its node, or at the node in `details`."""
         node = details.pop("node", None) if token is None else token.node
         record = None if token is None else self.live.get(token)
         self._event(
@@ -127,13 +133,13 @@ class TokenLog:
             record.node, record.laps = token.node, token.laps
 
     def wait(self, token: Token, fork: Fork, target: str) -> None:
-        """Note that a token has ended at a join, which waits for others."""
+        """Note that a token has ended at a join that waits for other branches."""
         record = self._settle(token)
         record.state = "waiting_for_siblings"
         self.waiting.setdefault(fork, {}).setdefault(target, []).append(record)
 
     def over(self, token: Token, state: TokenState, **more: Any) -> None:
-        """Note that a token has ended, if it is live. `more` has its error, or the reason."""
+        """If a token is live, note that it has ended. `more` has the token's error, or the reason for its end."""
         if token in self.live:
             self.end(self._settle(token), state, **more)
 
@@ -142,7 +148,8 @@ class TokenLog:
         record.state, record.since = state, self._now()
         for name, value in more.items():
             setattr(record, name, value)
-        if not (state == "completed" and record.meeting is not None):  # Tokens that wait at a join are handled there.
+        # Tokens that wait at a join are removed when the join goes on.
+        if not (state == "completed" and record.meeting is not None):
             self.note_of(f"token_{state}", record, **more)  # type: ignore[arg-type]
 
     def _settle(self, token: Token) -> Record:
@@ -154,7 +161,7 @@ class TokenLog:
 
     @property
     def why(self) -> tuple[TokenState, str] | None:
-        """The state and the reason for tokens that are ended now."""
+        """The state and the reason of the tokens that are being ended."""
         return self._why[-1] if self._why else None
 
     @property
@@ -163,7 +170,7 @@ class TokenLog:
 
     @contextmanager
     def because(self, state: TokenState, reason: str) -> Generator[None]:
-        """Set the state and the reason of tokens that are ended in this context."""
+        """Set the state and the reason of the tokens that are ended inside this block."""
         self._why.append((state, reason))
         try:
             yield
@@ -173,7 +180,7 @@ class TokenLog:
     # The end of the run.
 
     def close_at(self, at: int, kind: EventKind, **details: Any) -> None:
-        """Note that the run was ended from outside, at this time."""
+        """Note that the run was ended from outside at this time."""
         self._now = lambda: at
         self.close(kind, **details)
 
@@ -194,13 +201,14 @@ class TokenLog:
     # Views.
 
     def standing(self) -> Counter[str]:
-        """Return how many tokens are at each node. Tokens whose node runs count, and tokens that wait for their
-        turn."""
+        """Return how many tokens are at each node. This counts tokens whose node runs, and tokens that wait for their
+        turn.
+        """
         queued = (token.node for token, record in self.live.items() if record.state == "pending")
         return Counter(token.node for token in self.running.values()) + Counter(queued)
 
     def listed(self, limit: int) -> list[GraphToken]:
-        """Return the tokens by id: all active tokens, and the most recently ended tokens."""
+        """Return tokens by id: all active tokens, and the tokens that ended last."""
         for token, record in self.live.items():
             record.node = token.node
         chosen = self.records
@@ -237,7 +245,7 @@ class TokenLog:
 
 
 def waiting_joins(root: Fork) -> Iterator[JoinTokens]:
-    """Return the joins of a run that have arrivals and have not gone on. `root` is the run's outermost fork."""
+    """Yield the joins of a run that have arrivals and have not gone on. `root` is the run's outermost fork."""
     forks: list[Fork] = [root]
     while forks:
         fork = forks.pop()

@@ -1,6 +1,7 @@
-"""How tokens move through a graph: what follows when a node ends, a fork splits, or a token arrives at a join. Pure.
+"""The moves of tokens through a graph: what happens when a node ends, a token is forked, or a token arrives at a join.
+This module is pure.
 
-Each of these can lead to any other, so they are methods of one class. The rules for their decisions are in other
+Each of these moves can cause any other move, so they are methods of one class. The rules for the moves are in other
 modules: routes.py, forks.py, joins.py, cancellation.py, live_tokens.py.
 """
 
@@ -35,7 +36,7 @@ class TokenMoves:
     """Moves the tokens of one run. `end` is set once the run has ended. After that nothing more happens."""
 
     def __init__(self, plan: Plan, input: Any, rules: int, tokens: LiveTokens | None = None) -> None:
-        self.at = 0  # the time of the current result, in µs
+        self.at = 0  # the time of the current result, in microseconds
         self.end: Decisions | None = None
         self.root = Fork(id=0, site="", total=1, scope=Scope(), outer=None, index=0, laps=NO_LAPS)
         self.tokens = LiveTokens(plan) if tokens is None else tokens
@@ -55,7 +56,9 @@ class TokenMoves:
     # Ends of the run.
 
     def finish(self, token: Token | None) -> None:
-        """End the run. Its output is the value of the mapping or, without a mapping, the object at `output`."""
+        """End the run. Its output is the value of the output mapping. Without a mapping, the output is the object at
+        `output`.
+        """
         if token is None:
             token = Token(0, self.root, 0, self.root.scope, NO_LAPS)
         output = self._plan.output
@@ -98,8 +101,9 @@ class TokenMoves:
             self._remove(token)
 
     def fail(self, token: Token, error: BaseException, about: dict[str, Any]) -> None:
-        """Move a token on whose node has failed: along an error edge, or to a join that tolerates the failure.
-        Otherwise the run fails."""
+        """Move a token whose node has failed. It follows an error edge, or goes to a join that tolerates the failure.
+        Otherwise the run fails.
+        """
         node = self._plan.nodes[token.node]
         token.error = about
         if self._route(token, node.on_failure):
@@ -108,7 +112,7 @@ class TokenMoves:
         if fork is not None and (node.on_error == "branch_error" or self._tolerates(fork)):
             self.joins.fail_branch(fork, index, about, error)
             self._remove(token)
-            self._look(fork)  # Other tokens of the branch may still run, but the branch no longer counts.
+            self._look(fork)  # Other tokens of the branch may still run, but the branch counts as failed.
         else:
             self.fail_run(error)
 
@@ -118,7 +122,7 @@ class TokenMoves:
     # Routes.
 
     def _route(self, token: Token, tiers: Tiers) -> bool:
-        """Fire the first tier that has a match; return whether there was one."""
+        """Fire the first tier that has a match. Return whether a tier had a match."""
         if edges := matching(token, tiers, self._input, self.at):
             self._fire(token, edges)
             return True
@@ -148,8 +152,11 @@ class TokenMoves:
             self.tokens.enter(token, edge.target)
 
     def _cancel_region(self, token: Token, names: frozenset[str]) -> None:
-        """End the tokens at these nodes in the branch that encloses the token's fork. "*" ends the rest of the fork."""
-        while (pending := self.next_pending()) is not None:  # Branches that have no tokens yet may be included.
+        """End the tokens at these nodes in the branch that contains the token's fork. "*" ends all other tokens of the
+        fork.
+        """
+        # The branches without tokens may be affected, so create their tokens first.
+        while (pending := self.next_pending()) is not None:
             self.create_branches(pending)
         if "*" in names:
             self._cancellation.others(token)
@@ -164,7 +171,7 @@ class TokenMoves:
         view = token.view(self._input)
         parts = [part_of(edge, view) for edge in edges]
         ways = ways_of(edges, parts)
-        alive = len(self.tokens.by_id) - 1 + len(ways) + sum(map(len, self.pending))  # The token that is forked ends.
+        alive = len(self.tokens.by_id) - 1 + len(ways) + sum(map(len, self.pending))  # The forked token itself ends.
         place, nesting = self._plan.nodes[token.node].place, token.fork.depth + 1
         check_limits(place, self._plan.limits, branches=len(ways), tokens=alive, nesting=nesting)
         fork = forked(token, self.tokens.new_id(), edges, parts, ways)
@@ -177,7 +184,7 @@ class TokenMoves:
         self.create_branches(pending)
 
     def next_pending(self) -> PendingBranches | None:
-        """Return the next branches that have no tokens yet, if there are any."""
+        """Return the next branches that have no tokens yet, or None."""
         while self.pending and not self.pending[0]:
             self.pending.popleft()
         return self.pending[0] if self.pending and self.end is None else None
@@ -197,7 +204,7 @@ class TokenMoves:
         if is_first:
             self._remove(origin)
         for new in created:
-            if new.id not in self.tokens.by_id:  # An earlier branch may have been enough for a join.
+            if new.id not in self.tokens.by_id:  # A join may already have enough branches, and have ended this token.
                 continue
             edge = pending.ways[new.index]
             if fork.slots is None or fork.slots.admit(new):
@@ -224,7 +231,7 @@ class TokenMoves:
         self._look(fork)
 
     def _look(self, fork: Fork) -> None:
-        """Check whether joins of a fork can decide now, and whether the fork is over."""
+        """Check whether joins of a fork can decide now, and whether the fork has ended."""
         if fork.outer is None:
             return
         joins = self._plan.joins.get(fork.site, ())
@@ -258,7 +265,9 @@ class TokenMoves:
     # Joins.
 
     def _arrive(self, token: Token, join: Join) -> bool:
-        """Handle a token at a join. Returns False if it is in no branch of its fork, and passes straight through."""
+        """Handle a token at a join. Returns False if the token is in no branch of the join's fork. Then it passes
+        straight through.
+        """
         fork, index = token.fork.enclosing(token.index, (join.fork,))
         if fork is None:
             return False
@@ -279,7 +288,7 @@ class TokenMoves:
         return True
 
     def _meet(self, fork: Fork, join: Join, *, on_early: str | None = None) -> None:
-        """Let the join go on, once and with one token."""
+        """Let the join go on. This happens once, with one token."""
         meeting = self.joins.fire(fork, join)
         try:
             merge(fork, join, meeting, self.joins.sizes)
@@ -296,13 +305,13 @@ class TokenMoves:
             self._close(fork)
 
     def _token_behind(self, fork: Fork) -> Token:
-        """Return the token that goes on from a join, in the branch in which the fork was made."""
+        """Return the token that goes on behind a join. It is in the branch in which the fork was made."""
         assert fork.outer is not None
         fork.outer.live[fork.index] += 1
         return self.tokens.create(fork.outer, fork.index, fork.scope, fork.laps)
 
     def _fail_join(self, fork: Fork, join: Join, why: str, error: JoinFailed | None = None) -> None:
-        """Fail a join that can never go on: the node behind it fails before it begins."""
+        """Fail a join that can never go on. The node behind the join fails before it begins."""
         if error is None:
             error = JoinFailed(f"{join.place}: {why}", place=join.place, branches=failed_branches(fork))
             if fork.failed:
@@ -320,7 +329,7 @@ class TokenMoves:
         self.fail(token, located(error, branches, join.target), {**about, **shown(branches)})
 
     def time_out(self, fork: Fork, meeting: Meeting) -> None:
-        """Handle the timeout of a join that waits: it goes on with the branches that have arrived, or fails."""
+        """Handle the timeout of a waiting join. The join goes on with the branches that have arrived, or fails."""
         if meeting.join.spec.on_timeout == "proceed":
             self._meet(fork, meeting.join, on_early="cancel")
         else:

@@ -1,4 +1,4 @@
-"""Views of a run's tokens: their number at each node, each token with its path and state, and the events."""
+"""Views of a run's tokens: the number of tokens at each node, each token with its path and state, and the events."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ EventKind = Literal[
 
 
 class NodeTokens(Struct, frozen=True, kw_only=True):
-    """How many tokens are at a node, and how many have left it: with a result, with a failure, or cancelled."""
+    """The number of tokens at a node, and the numbers of tokens that have left it with a result, with a failure, or
+    cancelled.
+    """
 
     standing: int = 0
     completed: int = 0
@@ -56,7 +58,7 @@ class NodeTokens(Struct, frozen=True, kw_only=True):
 
 
 class JoinTokens(Struct, frozen=True, kw_only=True):
-    """A waiting join: the node behind it, the node of its fork, how many branches have arrived."""
+    """A waiting join: the node behind it, the node of its fork, and the number of branches that have arrived."""
 
     target: str
     fork: str
@@ -67,13 +69,13 @@ class JoinTokens(Struct, frozen=True, kw_only=True):
 class GraphToken(Struct, frozen=True, kw_only=True):
     """One token.
 
-    `id` numbers the tokens of a run in the order of their creation. `parent` is the token that was forked into it or,
-    for a token behind a join, the token that had been forked.
+    `id` numbers the tokens of a run in the order of their creation. `parent` is the token that was forked. For a token
+    behind a join, it is the token whose fork the join has closed.
 
-    `path` is "root", with the node and the branch's index for each fork of several branches that it is in:
-    "root.plan.0.search.2". `iterations` counts how often the token took each edge with a limit. `since` is when its
-    state began. `awaiting` is the number of branches that its join still waits for. `error` is its failure. `reason` is
-    why it was cancelled.
+    `path` begins with "root". For each fork of several branches around the token, it has the fork's node and the
+    branch's index: "root.plan.0.search.2". `iterations` counts how often the token took each edge with a limit. `since`
+    is the time when the token's state began. `awaiting` is the number of branches for which the token's join still
+    waits. `error` is the token's failure. `reason` says why the token was cancelled.
     """
 
     id: int
@@ -91,10 +93,10 @@ class GraphToken(Struct, frozen=True, kw_only=True):
 
 
 class TokensView(Struct, frozen=True, kw_only=True):
-    """The tokens of a graph's run, as of its last journal entry. If the run has ended, no token is at any node.
+    """The tokens of a graph's run after its last journal entry. If the run has ended, no token is at any node.
 
-    `tokens` has the active tokens, and the most recently ended ones up to a bound, ordered by id. `tokens_total` is how
-    many there were.
+    `tokens` has the active tokens and, up to a bound, the tokens that ended last. They are ordered by id.
+    `tokens_total` is the number of all tokens of the run.
     """
 
     run_id: str
@@ -110,8 +112,9 @@ class TokensView(Struct, frozen=True, kw_only=True):
 class GraphEvent(Struct, frozen=True, kw_only=True):
     """An event of a graph's run.
 
-    `seq` numbers a run's events from 1 on, and never changes. `entry` is the number of the journal entry that caused
-    it, 0 for the start. `token` is the id of a token, `edge` an edge like "plan -> search".
+    `seq` numbers the events of a run from 1 on. The number of an event never changes. `entry` is the number of the
+    journal entry that caused the event. It is 0 for the start. `token` is the id of a token. `edge` is an edge such as
+    "plan -> search".
     """
 
     seq: int
@@ -125,7 +128,9 @@ class GraphEvent(Struct, frozen=True, kw_only=True):
 
 
 class GraphEvents(Struct, frozen=True, kw_only=True):
-    """Some events of a run, in order. Pass `cursor` as `after` to get the next ones; None if there are none yet."""
+    """Some events of a run, in order. Pass `cursor` as `after` to get the next events. It is None if there are no
+    further events yet.
+    """
 
     run_id: str
     events: Sequence[GraphEvent]

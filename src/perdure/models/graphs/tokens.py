@@ -1,10 +1,11 @@
-"""The state of a graph's run: its tokens, their forks, and the joins that wait for them.
+"""The state of a graph's run: its tokens, their forks, and the waiting joins.
 
-A fork's branch is live while a token is in it, or an inner fork is open in it. So a token that ends affects only its
-own fork, however deep that is nested.
+A branch of a fork is live while it has a token or an open inner fork. So the end of a token affects only the token's
+own fork, however deep the fork is nested.
 
-token_moves.py decides which data a new token takes over. At a fork, the data come from the token that splits. Behind a
-join, they come from the branch in which the fork was made. A plain move keeps the token.
+token_moves.py decides which data a new token takes over. After a fork, the data come from the token that was forked.
+Behind a join, they come from the branch in which the fork was made. A token that moves along an edge without a fork
+stays the same token.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _PATH_MAX_CHARS: Final = 200
 
 
 class Meeting:
-    """A join's state for one fork: the arrived branches, by index, with a value for each merge."""
+    """The state of a join for one fork. It has the arrived branches by index, with one output for each merge."""
 
     __slots__ = ("arrived", "fired", "has_timer", "in_a_row", "join", "still_live")
 
@@ -38,12 +39,13 @@ class Meeting:
         self.still_live = 0  # branches that have arrived and still have other tokens
         self.fired = False
         self.has_timer = False
-        self.in_a_row: int | None = None  # the smallest count of the arrived tokens
+        self.in_a_row: int | None = None  # the smallest `in_a_row` of the arrived tokens
 
 
 class Fork:
-    """One instance of a fork. `live` counts the tokens and forks that keep each branch alive. `unfinished` counts the
-    live branches."""
+    """One instance of a fork. `live` has, for each branch, the number of tokens and forks that keep the branch live.
+    `unfinished` counts the live branches.
+    """
 
     __slots__ = (
         "base", "closed", "depth", "error", "failed", "failed_live", "has_leavers", "id", "in_a_row", "index", "inner",
@@ -58,37 +60,40 @@ class Fork:
         self.site = site
         self.total = total
         self.scope = scope
-        self.base = scope  # what its branches see: the scope, or the scope as it was when the fork was made
+        self.base = scope  # the scope that its branches see, either live or as it was when the fork was made
         self.outer = outer
-        self.index = index  # the branch of the outer fork in which this one is
+        self.index = index  # the branch of the outer fork in which this fork is
         self.laps = laps
-        self.in_a_row = 0  # of the token that was forked
+        self.in_a_row = 0  # the `in_a_row` of the forked token
         self.error: dict[str, Any] | None = None  # the error that the forked token saw
-        self.slots: Any = None  # if not all branches may run at once
+        self.slots: Any = None  # set if not all branches may run at once
         self.depth: int = 0 if outer is None else outer.depth + 1
-        self.is_split = False  # into different ways, not over a list or a number
+        self.is_split = False  # whether the fork comes from several edges, and not from a list or a number
         self.items: list[Any] | None = None
-        self.scopes: list[Scope] = []  # of the branches of a split
+        self.scopes: list[Scope] = []  # the scopes of the branches, if `is_split`
         self.live = [1] * total
         self.unfinished = total
         self.tokens: dict[int, Token] = {}
         self.inner: dict[int, Fork] = {}
-        self.meetings: dict[str, Meeting] = {}  # by the node that the join leads to
+        self.meetings: dict[str, Meeting] = {}  # by the node behind the join
         self.failed: dict[int, tuple[dict[str, Any], BaseException]] = {}
         self.failed_live = 0  # branches that have failed and still have other tokens
-        self.has_leavers = False  # tokens have left it for the join of an outer fork
+        self.has_leavers = False  # whether tokens have left the fork for the join of an outer fork
         self.closed = False
 
     def enclosing(self, index: int, sites: Container[str]) -> tuple[Fork | None, int]:
-        """Return the nearest fork at one of these nodes, from this one outwards, and in which of its branches the
-        branch `index` of this fork is. Returns None if there is no such fork."""
+        """Return the nearest fork at one of these nodes, from this fork outwards. Also return the branch of that fork
+        that contains the branch `index` of this fork. Returns None as the fork if there is no fork at these nodes.
+        """
         fork: Fork | None = self
         while fork is not None and fork.site not in sites:
             index, fork = fork.index, fork.outer
         return fork, index
 
     def release(self, index: int) -> bool:
-        """Note that a token or a fork that kept a branch alive has ended. Return whether the branch is over now."""
+        """Note that a token or an inner fork that kept a branch live has ended. Return whether the branch has ended
+        now.
+        """
         self.live[index] -= 1
         if self.live[index]:
             return False
@@ -101,7 +106,7 @@ class Fork:
         return True
 
     def count(self, laps: Mapping[int, int]) -> None:
-        """Take over the laps of a token that has ended in the fork. The token behind its join inherits them."""
+        """Take over the laps of a token that has ended in the fork. The token behind the fork's join inherits them."""
         if laps is not self.laps and any(self.laps.get(number, 0) < count for number, count in laps.items()):
             self.laps = {
                 number: max(count, self.laps.get(number, 0)) for number, count in {**self.laps, **laps}.items()
@@ -109,7 +114,7 @@ class Fork:
 
 
 class Token:
-    """One point of execution."""
+    """One point of execution in a graph."""
 
     __slots__ = ("error", "fork", "id", "in_a_row", "index", "laps", "node", "output", "scope")
 
@@ -119,20 +124,21 @@ class Token:
         self.index = index
         self.scope = scope
         self.laps = laps
-        self.in_a_row = 0  # nodes that it came to since something was waited for
+        self.in_a_row = 0  # nodes that the token has reached since the run last waited for something
         self.node = ""
         self.output: Any = None
         self.error: dict[str, Any] | None = None
 
     @property
     def trail(self) -> list[dict[str, Any]]:
-        """Return the branches that the token is in, from the outermost: the node of each fork, and the index, with the
-        item if it has one."""
+        """Return the branches around the token, from the outermost inwards. Each has the node of the fork, the branch's
+        index, and its item if it has one.
+        """
         return trail(self.fork, self.index)
 
     @property
     def path(self) -> str:
-        """The token's branches, from the outermost, and its node, in short: `plan.2/search`."""
+        """The branches around the token, from the outermost inwards, and its node, in short form: `plan.2/search`."""
         parts, fork, index = [self.node], self.fork, self.index
         while fork.outer is not None:
             parts.append(f"{fork.site}.{index}")
@@ -145,7 +151,7 @@ class Token:
 
 
 def trail(fork: Fork, index: int) -> list[dict[str, Any]]:
-    """Return the branches that enclose a branch of a fork, from the outermost, and the branch itself."""
+    """Return the branches around a branch of a fork, from the outermost inwards, and the branch itself."""
     found: list[dict[str, Any]] = []
     while fork.outer is not None:
         branch: dict[str, Any] = {"fork": fork.site, "index": index}
@@ -157,7 +163,9 @@ def trail(fork: Fork, index: int) -> list[dict[str, Any]]:
 
 
 def shown(branches: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the branch of a failure as expressions see it: the nearest branch over a list, or the innermost branch."""
+    """Return the branch of a failure in the form that expressions see. It is the nearest branch over a list, or else
+    the innermost branch.
+    """
     if not branches:
         return {}
     nearest = next((branch for branch in reversed(branches) if "item" in branch), branches[-1])
@@ -179,8 +187,9 @@ def _cut(item: Any) -> str:
 
 
 class Branch:
-    """The root `branch` in expressions: index, total, output (of the last node), parent, and item (of the nearest fork
-    over a list)."""
+    """The root `branch` in expressions. It has the fields index, total, output (of the last node), parent, and item (of
+    the nearest fork over a list).
+    """
 
     __slots__ = ("_fork", "_index", "_output")
 
@@ -225,14 +234,14 @@ class Branch:
 
 
 def items_of(parts: Sequence[list[Any] | int]) -> list[Any] | None:
-    """Return the items of a fork's branches in order. Branches without an item (of `spawn`) leave gaps."""
+    """Return the items of a fork's branches in order. A branch without an item (from `spawn`) leaves a gap."""
     if all(isinstance(part, int) for part in parts):
         return None
     return [item for part in parts for item in (part if isinstance(part, list) else [_MISSING] * part)]
 
 
 def failed_branches(fork: Fork) -> list[dict[str, Any]]:
-    """Return how the first failed branches of a fork failed."""
+    """Return descriptions of the first failed branches of a fork."""
     first = sorted(fork.failed)[:_FAILED_SHOWN_MAX]
     about = ("type", "message", "node")
     return [trail(fork, index)[-1] | {key: fork.failed[index][0][key] for key in about} for index in first]

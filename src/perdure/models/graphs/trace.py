@@ -1,10 +1,9 @@
-"""Compute from a run's journal where its tokens are and were, and the numbered events of the run.
+"""Compute from a run's journal where its tokens are and were, and the run's numbered events.
 
-The journal is replayed on a separate loop, as for a run that is loaded again, but its requests are not carried out. So
-live runs need no second record of their tokens, and every replay gives the same answer.
+The journal is replayed on a separate loop, in the same way as for a run that comes back into memory. But the requests
+are not carried out. So live runs need no second record of their tokens, and every replay gives the same result.
 
-The kinds of events are in token_views.py, their numbers in token_log.py, and the machine that logs them in
-logged_machine.py.
+token_views.py has the kinds of events, token_log.py numbers them, and logged_machine.py logs them.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ def trace(
 ) -> Pieces[Trace]:
     """Replay a run's journal piece by piece. The pieces must run in plain callbacks, never inside a task. Raises Misuse
     if the journal does not fit the graph."""
-    # Do not check that the run began with this graph: the caller has chosen it.
+    # Do not check that the run began with this graph, because the caller has chosen the graph.
     outlines, others = split(entries)
     outline = read(codec.decode(outlines[0].value or "")) if outlines else None if others else Outline(rules=RULES)
     traced = _Traced(run, signature, outline, plan)

@@ -1,7 +1,7 @@
 """Check the shape of a graph when it is built, and report each problem with its place.
 
-This module also determines which fork each join closes: it follows every path to the join with the forks on it, and an
-unnamed join must have the same innermost fork on all of them.
+This module also determines which fork each join closes. It follows every path to the join, and notes the forks on it.
+If the join does not name its fork, all paths must have the same innermost fork.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Stack = tuple[str, ...]
 
 
 class Way:
-    """An edge with one source. `number` identifies it in its graph."""
+    """An edge with one source. `number` identifies the edge in its graph."""
 
     __slots__ = ("number", "source", "spec", "target")
 
@@ -34,7 +34,7 @@ class Way:
 
     @property
     def is_unbounded(self) -> bool:
-        """Whether the edge has no limit on how often or how long it fires."""
+        """Whether the edge has no limit for how often or how long it fires."""
         return self.spec.limit is None and self.spec.limit_timeout is None
 
     @property
@@ -51,13 +51,13 @@ def ways_of(spec: GraphSpec) -> list[Way]:
 
 
 def tiers_of(ways: Sequence[Way], node: str, *, on_error: bool) -> list[list[Way]]:
-    """Return a node's edges, by priority."""
+    """Return the tiers of a node: its edges grouped by priority."""
     own = [way for way in ways if way.source == node and way.spec.on_error is on_error]
     return [[way for way in own if way.spec.priority == tier] for tier in sorted({way.spec.priority for way in own})]
 
 
 def check_shape(spec: GraphSpec, kinds: Mapping[str, Kind], ways: Sequence[Way]) -> list[str]:
-    """Return the problems of a graph's shape, except problems of joins and expressions."""
+    """Return the problems of a graph's shape. Problems of joins and expressions are found elsewhere."""
     graph = f"graph {spec.graph!r}"
     if not kinds:
         return [f"{graph}: it has no nodes"]
@@ -186,17 +186,18 @@ def _endless(names: Sequence[str], ways: Sequence[Way]) -> list[str] | None:
 
 
 class Shortcut(NamedTuple):
-    """How often a join may go on without an arrival: `limit` times less the laps of these edges."""
+    """How often a join may go on without an arrival. It may do so `limit` times, minus the laps of these edges."""
 
     limit: int
     edges: list[int]
 
 
 def shortcuts(ways: Sequence[Way], closes: Mapping[int, str]) -> dict[tuple[str, str], Shortcut]:
-    """Return the joins, by fork and target, on loops that have no limit except inside a fork, with these limits.
+    """Return the joins, by fork and target, on loops whose only limits are inside a fork. Each join comes with these
+    limits.
 
-    A join goes on without an arrival if its list is empty, or if all branches end or fail. Then no edge between the
-    fork and the join has fired, and a limit there would not end the loop.
+    A join goes on without an arrival if the fork's list is empty, or if all branches end or fail. Then no edge between
+    the fork and the join has fired, so a limit there would not end the loop.
     """
     joins = {(closes[way.number], way.target) for way in ways if way.number in closes}
     onward: dict[str, set[str]] = {}
@@ -215,7 +216,7 @@ def shortcuts(ways: Sequence[Way], closes: Mapping[int, str]) -> dict[tuple[str,
 
 
 def _followed(start: str, onward: Mapping[str, set[str]]) -> set[str]:
-    """Return the nodes that can be reached from a node, including itself."""
+    """Return the nodes that can be reached from a node, including the node itself."""
     reached, following = {start}, [start]
     while following:
         fresh = onward.get(following.pop(), set()) - reached
@@ -234,7 +235,7 @@ def _within(fork: str, target: str, ways: Sequence[Way]) -> set[str]:
 
 
 class Forks:
-    """Which forks each join can close. `closes` has the node of the fork, by the number of the join's edge."""
+    """Determines which fork each join closes. `closes` has the fork's node for each number of a join's edge."""
 
     def __init__(self, spec: GraphSpec, kinds: Mapping[str, Kind], ways: Sequence[Way]) -> None:
         self.problems: list[str] = []
@@ -309,8 +310,9 @@ class Forks:
             self.closes[way.number] = forks[0]
 
     def _compare_depths(self) -> None:
-        """Check that the edges of one join close the same fork. If one of them closes an inner fork, the join would go
-        on more than once, so the author must name the fork."""
+        """Check that the edges of one join close the same fork. If one edge closed an inner fork, the join would go on
+        more than once. So the author must name the fork.
+        """
         for target in dict.fromkeys(way.target for way in self._ways if way.number in self.closes):
             into = [way for way in self._ways if way.target == target and way.number in self.closes]
             if all(way.spec.join is not None and way.spec.join.fork is not None for way in into):
@@ -328,7 +330,9 @@ class Forks:
 
 
 def _entered(node: str, stack: Stack, way: Way, tier: Sequence[Way]) -> Iterator[Stack]:
-    """Return the forks on the path after an edge has fired: with and without a new fork, if both are possible."""
+    """Return the forks on the path after an edge has fired. If the edge may or may not make a new fork, return both
+    possibilities.
+    """
     others = [other for other in tier if other is not way and other.target != END]
     if way.is_multiple or any(other.is_certain for other in others):
         forks = (True,)

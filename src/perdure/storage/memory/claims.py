@@ -1,4 +1,4 @@
-"""Runs without a living owner: those that can be claimed, and those that are due."""
+"""Runs without a living owner that can be claimed or that are due."""
 
 from __future__ import annotations
 
@@ -68,5 +68,5 @@ def runs_due(database: MemoryDatabase, offers: Iterable[Offer], before: int) -> 
 
 
 def _is_held_alive(run: Run) -> bool:
-    """Whether the deadline of this held run can end it. That needs no engine's code."""
+    """Return whether its deadline can end this held run. This needs no code of the run."""
     return run.model == "operation" or run.status in (Status.CREATED, Status.RUNNING, Status.SUSPENDED)

@@ -1,4 +1,6 @@
-"""A commit to the store in memory: first all checks that can refuse it, then the writes, which cannot fail."""
+"""A commit to the store in memory. First come all checks that can refuse the commit. Then come the writes, which cannot
+fail.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ def _is_as_expected(database: MemoryDatabase, write: RunWrite) -> bool:
 
 
 def check_values(batch: Batch) -> Pieces[None]:
-    """Raise CommitRefused if a value of the batch can never be stored. The check does not read the stored rows."""
+    """Raise CommitRefused if a value of the batch can never be stored. This check does not use the stored rows."""
     for start, writes in parts([*batch.runs.values()]):
         if start:
             yield
@@ -102,7 +104,7 @@ def check_rows(database: MemoryDatabase, batch: Batch) -> None:
     if batch.cooperation is not None:
         database.cooperation.check(batch.cooperation)
     aside = {(run_id, first) for run_id, first, _ in batch.archive}
-    # Each new row is checked, not all stored rows: a run may have many thousands.
+    # Only new rows are checked and not all stored rows, because a run may have many thousands of rows.
     taken = {
         (entry.run_id, entry.seq)
         for entry in batch.journal
@@ -129,7 +131,7 @@ def _check_unique(what: str, taken: set[tuple[str, int]], keys: Iterable[tuple[s
 
 
 def check_storable(*values: object) -> None:
-    """Raise CommitRefused for values that no database can hold: lone surrogates, and integers beyond 64 bits."""
+    """Raise CommitRefused for values that no database can hold: lone surrogates, and integers of more than 64 bits."""
     for value in values:
         if isinstance(value, str):
             if value.isascii():
@@ -149,9 +151,9 @@ def check_storable(*values: object) -> None:
 def write_batch(
     database: MemoryDatabase, batch: Batch, settlement: Settlement, owners: Mapping[str, str | None] | None = None
 ) -> Committed:
-    """Write all of a batch but its events and waits, which are written already.
+    """Write everything of a batch except its events and waits, which are already written.
 
-    `owners` are the owners of the winners, if they are known.
+    `owners` has the owners of the runs that have won waits, or None if they are not known.
     """
     database.engines[batch.engine_id] = replace(database.engines[batch.engine_id], batch=batch.number)
     runs, audit = awakened(batch, settlement.found.awake)
@@ -203,7 +205,7 @@ def write_batch(
 
 
 def _written(stored: StoredRun | None, write: RunWrite) -> StoredRun:
-    # The tags are copied, because the caller may go on changing its own mapping.
+    # The tags are copied, because the caller may change its own mapping later.
     run = replace(write.run, tags=dict(write.run.tags))
     if stored is None:
         return StoredRun(run=run, input=write.input or "", outcome=write.outcome or Outcome())

@@ -1,4 +1,4 @@
-"""A store's connection to the database: whether it is open, and which engines it has enrolled."""
+"""A store's connection to the database: whether it is open, and which engines it has registered."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Connection:
         self.database.listeners[self] = on_change
 
     def notify_others(self) -> None:
-        """Notify the other stores on the database: a write may concern them."""
+        """Notify the other stores of this database, because a write may concern them."""
         for store, on_change in self.database.listeners.items():
             if store is not self:
                 asyncio.get_running_loop().call_soon(on_change)
 
 
 class MemorySlice:
-    """A part of the store, for one noun. It only needs the connection to the database."""
+    """A part of the store, for one noun. It needs only the connection to the database."""
 
     def __init__(self, db: Connection) -> None:
         self._db = db

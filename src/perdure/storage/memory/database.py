@@ -42,14 +42,15 @@ class MemoryDatabase(Struct, eq=False):
     cooperation: CooperationTables = field(default_factory=CooperationTables)
     audit: dict[str, dict[int, Audit]] = field(default_factory=dict)
     mail: dict[int, Mail] = field(default_factory=dict)
-    replies: dict[str, tuple[str, int]] = field(default_factory=dict)  # by slot: the reply, and when it was given
+    # by slot: the reply, and the time when it was stored
+    replies: dict[str, tuple[str, int]] = field(default_factory=dict)
     mail_count: int = 0
     listeners: dict[object, Callable[[], object]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
     def holding(self, run_id: str) -> Generator[MemoryDatabase]:
-        """Lock the database, so that nobody else reads or writes meanwhile. Raises RunNotFound."""
+        """Lock the database, so that nobody else reads or writes in this block. Raises RunNotFound."""
         with self.lock:
             if run_id not in self.runs:
                 raise RunNotFound(run_id)
@@ -59,11 +60,11 @@ class MemoryDatabase(Struct, eq=False):
         return owner is not None and owner in self.engines and self.engines[owner].alive
 
     def entries_from(self, run_id: str, first: int) -> list[int]:
-        """Return the numbers of a run's journal entries, starting with `first`."""
+        """Return the numbers of a run's journal entries, from `first` on."""
         return [seq for seq in self.journal.get(run_id, {}) if seq >= first]
 
     def leave_mail(self, mail: Mail) -> int:
-        """Store a mail and return its id. Returns 0 if mail with its slot, or a reply to it, exists already."""
+        """Store a mail and return its id. Returns 0 if mail with the same slot, or a reply to it, already exists."""
         if mail.slot and (mail.slot in self.replies or any(one.slot == mail.slot for one in self.mail.values())):
             return 0
         self.mail_count += 1

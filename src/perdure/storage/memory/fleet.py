@@ -18,7 +18,7 @@ from perdure.storage.memory.database import MemoryDatabase
 from perdure.storage.memory.mail import is_for
 from perdure.storage.memory.reads import loaded
 
-_SIGNED_OFF: Final = 0  # stored instead of the time when an engine was found dead
+_SIGNED_OFF: Final = 0  # stored instead of the time at which an engine was found dead
 
 
 class MemoryFleet(MemorySlice):
@@ -107,8 +107,9 @@ class MemoryFleet(MemorySlice):
 
 
 def is_needless(database: MemoryDatabase, engine: Engine) -> bool:
-    """Whether a dead engine can be forgotten: it owns nothing, it is not the last to enroll, and a later engine has the
-    same code."""
+    """Return whether a dead engine can be forgotten. It must own nothing, and it must not be the last engine that
+    registered. A later engine must have the same code.
+    """
     later = [one for one in database.engines.values() if one.epoch > engine.epoch]
     return (
         not engine.alive
@@ -119,7 +120,9 @@ def is_needless(database: MemoryDatabase, engine: Engine) -> bool:
 
 
 def _forget_signed_off(database: MemoryDatabase) -> None:
-    """Forget engines that have signed off. The engine that enrolled last stays until another engine has signed off."""
+    """Forget engines that have signed off. The engine that registered last stays until another engine has signed
+    off.
+    """
     signed_off = [id for id, ended_at in database.ended.items() if ended_at == _SIGNED_OFF]
     for engine_id in signed_off:
         if is_needless(database, database.engines[engine_id]):

@@ -46,7 +46,7 @@ def operation(database: MemoryDatabase, run_id: str) -> OperationRow | None:
 
 
 def journals(database: MemoryDatabase, ids: Iterable[str]) -> dict[str, Journal]:
-    """Return the journals that runs are resumed from. Unknown ids are absent."""
+    """Return the journals from which runs are resumed. Unknown ids are left out."""
     return {
         one: Journal(
             database.runs[one].input,

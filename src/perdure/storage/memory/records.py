@@ -1,4 +1,4 @@
-"""Records: named things with versions."""
+"""Records: named values with versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs: for the coordinator, for lists, and for people."""
+"""Runs, for the coordinator, for lists and for display."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The store in memory, for tests. It gives all guarantees of the SQLite store except that data survives the process.
+"""The store in memory, for tests. It gives all guarantees of the SQLite store, but its data do not survive the process.
 
-This module writes batches. The other slices of the store, one for each noun, are in the modules of that name.
+This module writes batches. Each other slice of the store is in the module that is named after its noun.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class MemoryStore(
     MemoryMail,
     MemoryRetention,
 ):
-    """A store on a MemoryDatabase. Without one it makes a new database."""
+    """A store on a MemoryDatabase. Without a MemoryDatabase, it creates a new one."""
 
     clock: Clock | None = None
     poll_s = 1.0
@@ -66,7 +66,7 @@ class MemoryStore(
 
     async def commit(self, batch: Batch) -> Committed:
         self._db.opened()
-        await asyncio.sleep(0)  # As with a real store, other tasks run while a commit is in flight.
+        await asyncio.sleep(0)  # Let other tasks run during a commit, as with a real store.
         refusal = await _refusal(batch)
         database = self._db.opened()
         with database.lock:
@@ -94,7 +94,9 @@ class MemoryStore(
 
 
 async def _refusal(batch: Batch) -> CommitRefused | None:
-    """Return the reason to refuse a batch whatever rows are stored, or None. A large batch is checked in pieces."""
+    """Return the reason why a batch must be refused, independent of the stored rows. Return None if there is no reason.
+    A large batch is checked in pieces.
+    """
     try:
         for _ in check_values(batch):
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Published values of runs, and their streams."""
+"""Published values and streams of runs."""
 
 from __future__ import annotations
 

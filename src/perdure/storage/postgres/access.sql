@@ -41,7 +41,8 @@ select {session_columns} from perdure_sessions where id = :id
 delete from perdure_sessions where id = :id
 
 -- name: purge_sessions
--- Delete expired sessions, those that expired first. Rows that another server is deleting at this moment are skipped.
+-- Delete expired sessions. The sessions that expired first are deleted first. Rows that another server is deleting at
+-- this moment are skipped.
 with over as (
     select id from perdure_sessions where until <= :at order by until limit :limit for update skip locked
 ), gone as (

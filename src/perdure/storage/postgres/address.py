@@ -1,4 +1,4 @@
-"""Addresses of databases: which parts of a URL Perdure reads itself, and which parts the driver gets."""
+"""Addresses of databases: which parts of a URL Perdure reads itself, and which parts it passes to the driver."""
 
 from __future__ import annotations
 
@@ -20,35 +20,38 @@ _PORT: Final = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d*)?")
 
 
 class Address(Struct, frozen=True, kw_only=True):
-    """The address of a database, and how long its engines may be silent before they count as dead."""
+    """The address of a database, and the time after which a silent engine counts as dead."""
 
     url: str
-    name: str  # for messages: without a password
+    name: str  # for messages; has no password
     schema: str
     lease_s: float = DEFAULT_LEASE_S
-    is_pooled: bool = False  # through PgBouncer in transaction mode
-    direct_url: str | None = None  # a way around PgBouncer
+    is_pooled: bool = False  # whether it goes through PgBouncer in transaction mode
+    direct_url: str | None = None  # a URL that does not go through PgBouncer
 
     @property
     def silence_s(self) -> float:
-        """Return how long a transaction may be idle, and a socket silent."""
+        """Return how long a transaction may be idle and a socket may be silent."""
         return self.lease_s * _SILENCE_SHARE
 
     @property
     def direct(self) -> Address:
-        """Return the address for connections that need a lasting session: the direct address, if the URL has one."""
+        """Return the address for connections that need a lasting session. This is the direct address, if the URL has
+        one.
+        """
         if self.direct_url is None:
             return self
         return replace(self, url=self.direct_url, name=name_of(self.direct_url), is_pooled=False, direct_url=None)
 
     def __repr__(self) -> str:
-        # No password: tracebacks with values may be logged.
+        # The repr must not have the password, because tracebacks with values may be logged.
         return f"Address({self.name!r}, schema={self.schema!r}, lease_s={self.lease_s!r})"
 
     @property
     def urls(self) -> list[str]:
-        """Return one URL for each host. With one URL for all hosts, the driver would spend all the time on the first
-        host."""
+        """Return one URL for each host. With one URL for all hosts, the driver would spend the whole time on the first
+        host.
+        """
         parts = urlsplit(self.url)
         user, at, hosts = parts.netloc.rpartition("@")
         if "," not in hosts:
@@ -56,7 +59,9 @@ class Address(Struct, frozen=True, kw_only=True):
         return [parts._replace(netloc=f"{user}{at}{host}").geturl() for host in hosts.split(",")]
 
     def check_files(self) -> None:
-        """Raise StoreBroken if a file that the URL names cannot be read. The driver would not say which file."""
+        """Raise StoreBroken if a file that the URL names cannot be read. The driver's own error does not name the
+        file.
+        """
         for option, value in parse_qsl(urlsplit(self.url).query):
             if option in _FILES and not os.access(value, os.R_OK):
                 raise StoreBroken(
@@ -65,10 +70,10 @@ class Address(Struct, frozen=True, kw_only=True):
 
 
 def parse(url: str) -> Address:
-    """Read a URL. `schema`, `lease`, `pgbouncer` and `direct` are Perdure's options. All other options go to the
-    driver, or are settings of the server.
+    """Read a URL. `schema`, `lease`, `pgbouncer` and `direct` are Perdure's options. All other options are passed to
+    the driver, or are settings of the server.
 
-    Raises Misuse, which never shows a password.
+    Raises Misuse. The message never shows a password.
     """
     name = name_of(url)
     parts = urlsplit(url)
@@ -93,7 +98,7 @@ def parse(url: str) -> Address:
     if pooled not in ("true", "false"):
         raise Misuse("pgbouncer= is true or false", url=name)
     if service := os.environ.get("PGSERVICE"):
-        options.setdefault("service", service)  # The driver knows the option, but ignores the variable.
+        options.setdefault("service", service)  # The driver knows this option, but ignores the environment variable.
     return Address(
         url=_with_options(url, options),
         name=name,
@@ -110,10 +115,10 @@ def _with_options(url: str, options: dict[str, str]) -> str:
 
 
 def name_of(url: str) -> str:
-    """Return the place that a URL leads to, for messages: without user, password and options.
+    """Return the place that a URL names, for messages. It has no user, no password and no options.
 
-    Raises Misuse if the URL has no valid hosts and ports. Text in the place of a port that is not a number is probably
-    the beginning of a password.
+    Raises Misuse if the URL has no valid hosts and ports. If the port is not a number, its text is probably the
+    beginning of a password.
     """
     scheme, _, rest = url.partition("://")
     place, slash, database = re.split(r"[?#]", rest, maxsplit=1)[0].partition("/")
@@ -124,7 +129,7 @@ def name_of(url: str) -> str:
             " in a password, write @ as %40, / as %2F, : as %3A, ? as %3F, # as %23 and % as %25"
         )
     if not hosts:
-        # The driver takes an empty part from the environment, and a message has to say what was used.
+        # If a part is empty, the driver takes it from the environment. A message must name the value that was used.
         hosts = os.environ.get("PGHOST", "")
         port = os.environ.get("PGPORT", "")
         hosts += f":{port}" if hosts and port else ""

@@ -1,4 +1,4 @@
-"""Artifacts: the batch's changes to them, and reading them."""
+"""Artifacts: writing the batch's changes, and reading."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUERIES: Final = load_queries(Path(__file__).with_name("artifacts.sql").read_tex
 
 
 def has_artifacts(batch: Batch) -> bool:
-    """Whether the batch changes artifacts."""
+    """Return whether the batch changes artifacts."""
     return batch.artifacts is not None or bool(batch.archive) or bool(batch.continued)
 
 

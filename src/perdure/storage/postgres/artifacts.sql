@@ -6,7 +6,7 @@ id, run_id, name, type, form, media_type, size, digest, workflow, step, position
 staged_at, published_at, chunks
 
 -- name: visible
--- Published artifacts, and, if asked for, staged ones.
+-- Published artifacts. If requested, also staged artifacts.
 (state = 'published' or (:staged::boolean and state = 'staged'))
 
 -- name: artifacts_within

@@ -1,4 +1,6 @@
-"""One batch, one transaction. Where possible it is one statement, so that it crosses the network once."""
+"""A commit: one batch is one transaction. If possible, it is one statement, so that it takes only one round trip over
+the network.
+"""
 
 from __future__ import annotations
 
@@ -43,17 +45,17 @@ from perdure.storage.postgres.rows import (
 from perdure.storage.postgres.runless_rows import write as write_shared
 from perdure.storage.postgres.tasks import tasks_of
 
-BLOCK: Final = 2**20  # how many numbers a commit takes at once
+BLOCK: Final = 2**20  # how many numbers of the sequence a commit reserves at once
 
 _LANDED = 1
 _FENCED = 2
 
 
 async def commit(connection: Connection, batch: Batch) -> Committed:
-    """Apply a batch, or find that it was applied before.
+    """Apply a batch, or find out that it was applied before.
 
-    Raises Fenced, CommitConflict, CommitRefused, StoreBusy, OutcomeUnknown, and asyncpg's errors if nothing was
-    written.
+    Raises Fenced, CommitConflict, CommitRefused, StoreBusy, OutcomeUnknown. If nothing was written, it may also raise
+    asyncpg's errors.
     """
     try:
         if not _brings_events(batch):
@@ -69,7 +71,7 @@ async def commit(connection: Connection, batch: Batch) -> Committed:
         if sqlstate(error) == BOOK_CHANGED:
             raise CommitConflict(frozenset(), registry_version=int(vars(error).get("detail") or 0)) from error
         if sqlstate(error) == UNIQUE:
-            # An audit row with this number exists: another engine has changed the run at the same moment.
+            # An audit row with this number exists, so another engine has changed the run at the same moment.
             rows = await connection.fetch(QUERIES["revisions"].sql, [*batch.runs])
             if changed := outdated(batch, dict(map(tuple, rows))):
                 raise CommitConflict(frozenset(changed)) from error
@@ -79,7 +81,9 @@ async def commit(connection: Connection, batch: Batch) -> Committed:
 
 
 def _brings_events(batch: Batch) -> bool:
-    """Whether the batch needs matching in any case. If that depends on stored rows, the statement itself checks."""
+    """Return whether the batch always needs matching. If it depends on stored rows, the statement itself checks
+    them.
+    """
     if batch.numbered or batch.events_given or batch.events_read or batch.spread or batch.dead_letters_gone:
         return True
     if batch.guards or batch.keys or taken_in(batch):
@@ -122,9 +126,10 @@ async def _commit_at_once(connection: Connection, batch: Batch) -> Committed:
 async def _commit_in_parts(
     connection: Connection, batch: Batch, query: Query, variables: Mapping[str, Any]
 ) -> Committed:
-    """Commit a batch with several statements in one transaction: the usual parts first, then the rare parts and the
-    rows of messages."""
-    await asyncio.sleep(0)  # Other tasks could not run while the variables were made.
+    """Commit a batch with several statements in one transaction. The usual parts come first, and then the rare parts
+    and the rows of messages.
+    """
+    await asyncio.sleep(0)  # Let other tasks run, because they could not run while the variables were made.
     await connection.execute("begin")
     try:
         state: int = await connection.fetchval(query.sql, *query.arguments(variables))
@@ -152,7 +157,7 @@ async def _write_cooperation(connection: Connection, batch: Batch) -> None:
 
 
 def _has_rare_parts(batch: Batch) -> bool:
-    """Whether the batch has parts that need statements of their own."""
+    """Return whether the batch has parts that need statements of their own."""
     return batch.shared is not None or (batch.tasks is not None and bool(batch.tasks.released))
 
 
@@ -218,7 +223,7 @@ def _writes(batch: Batch, runs: Iterable[RunWrite], audit: Sequence[Audit], base
             new.append(new_run(write, base))
         else:
             changed.append(changed_run(write))
-    # Rows are locked in this order, so that engines that change the same runs do not deadlock.
+    # Rows are always locked in this order. So engines that change the same runs do not deadlock.
     changed.sort(key=itemgetter(0))
     return {
         "new_runs": new,
@@ -240,7 +245,7 @@ def _has_artifacts_or_tasks(batch: Batch) -> bool:
 
 
 def _artifacts_and_tasks(batch: Batch) -> dict[str, Any]:
-    """Return the parts of the type stock_v1 that `_writes` does not return."""
+    """Return those parts of the type stock_v1 that `_writes` does not return."""
     return {"artifacts_at": batch.at, **artifacts_of(batch), **tasks_of(batch)}
 
 
@@ -254,8 +259,8 @@ async def _fence(connection: Connection, batch: Batch) -> Fenced:
     query = QUERIES["engine"]
     row = await connection.fetchrow(query.sql, batch.engine_id)
     last = row[3] if row is not None else None
-    # In a store that went back to an earlier state, signs of life are old as well, and another engine may have marked
-    # this engine dead. The error should report the missing batches, since they are the cause.
+    # If a store was restored to an earlier state, its signs of life are old too. Then another engine may have marked
+    # this engine dead. The error should report the missing batches, because they are the cause.
     is_behind = row is not None and row[1] == batch.epoch and row[3] < batch.number - 1
     try:
         if not is_behind:
@@ -281,7 +286,7 @@ def check_fence(engine_id: str, epoch: int, row: Sequence[Any] | None) -> None:
 
 
 async def _conflict(connection: Connection, batch: Batch) -> CommitConflict | StoreBusy:
-    """Return the error for a batch that was rolled back: find the runs that were not as expected."""
+    """Return the error for a batch that was rolled back. It names the runs that were not as expected."""
     rows = await connection.fetch(QUERIES["expectations"].sql, [*batch.runs, *batch.guards])
     found = {run_id: tuple(rest) for run_id, *rest in rows}
     there = await connection.fetch(QUERIES["mail_there"].sql, list(batch.mail_done)) if batch.mail_done else []
@@ -291,7 +296,7 @@ async def _conflict(connection: Connection, batch: Batch) -> CommitConflict | St
     wrong |= {run_id for run_id, expected in batch.guards.items() if found.get(run_id) != expected}
     if wrong or used or gone:
         return CommitConflict(frozenset(wrong), frozenset(gone))
-    # Another engine wrote between the rollback and this read, and now all runs are as expected.
+    # Another engine wrote between the rollback and this read. Now all runs are as expected.
     return StoreBusy("runs of the batch were being changed by another process; nothing was written")
 
 

@@ -1,4 +1,6 @@
-"""Connections to the database: opened when needed, replaced when they break, and never waited for without a limit."""
+"""Connections to the database. They are opened when needed and replaced when they break. Every wait for them has a
+limit.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +21,18 @@ from perdure.storage.postgres.faults import FAULTS, REFUSES_TLS, is_definite, st
 from perdure.storage.postgres.pgbouncer import rewritten, settings_of
 from perdure.storage.postgres.queries import QUERIES
 
-STEP_REST_S: Final = 60.0  # A step may leave its transaction idle for this long, or for the lease.
-_CONNECT_SHARE: Final = 0.5  # of the lease: the longest time to open a connection
-_STATEMENT_SHARE: Final = 0.6  # of the lease: the longest run of a statement at the server
-_ANSWER_SHARE: Final = 0.8  # of the lease: the longest wait for an answer
-_LOCK_SHARE: Final = 0.3  # of the lease: the longest wait for a lock
+STEP_REST_S: Final = 60.0  # A step may leave its transaction idle for this long, or for the lease if that is longer.
+_CONNECT_SHARE: Final = 0.5  # the longest time for opening a connection, as a part of the lease
+_STATEMENT_SHARE: Final = 0.6  # the longest time that the server may run a statement, as a part of the lease
+_ANSWER_SHARE: Final = 0.8  # the longest wait for an answer, as a part of the lease
+_LOCK_SHARE: Final = 0.3  # the longest wait for a lock, as a part of the lease
 
 
 class Session:
-    """A connection that is cut if an answer takes longer than a limit.
+    """A connection that is closed by force if an answer takes longer than a limit.
 
-    The driver's own timeout would ask the server to cancel. A server that waits for its standby to confirm a commit
-    would then stop waiting, and show everybody data that a failover would lose.
+    The driver's own timeout would ask the server to cancel the request. A server that waits until its standby confirms
+    a commit would then stop waiting. It would show data to everybody that a failover would lose.
     """
 
     def __init__(self, connection: Any, limit_s: float | None) -> None:
@@ -46,8 +48,8 @@ class Session:
         except AttributeError as error:
             if not self._connection.is_closed():
                 raise
-            # The connection was cut between two messages of one request. The driver then uses an attribute that it has
-            # cleared.
+            # The connection was closed between two messages of one request. In this case the driver uses an attribute
+            # that it has already cleared.
             raise asyncpg.ConnectionDoesNotExistError("the connection was cut in the middle of a request") from error
         finally:
             if guard is not None:
@@ -101,7 +103,7 @@ class Session:
 
 
 class PooledSession(Session):
-    """A session through PgBouncer: its settings and prepared statements end with each transaction."""
+    """A session through PgBouncer. Its settings and prepared statements last only for one transaction."""
 
     def __init__(
         self, connection: Any, limit_s: float | None, schema: str, settings: tuple[tuple[str, str], ...]
@@ -115,7 +117,7 @@ class PooledSession(Session):
 
 
 async def connect(address: Address, purpose: str, *, patient: bool = False) -> Connection:
-    """Open a new connection. Unless `patient`, every request on it is cut before the lease has passed.
+    """Open a new connection. Unless it is `patient`, every request on it is cut off before the lease has passed.
 
     Raises asyncpg's errors, OSError, and StoreBroken for errors in the URL.
     """
@@ -129,9 +131,9 @@ async def connect(address: Address, purpose: str, *, patient: bool = False) -> C
         "search_path": address.schema,
         "default_transaction_isolation": "read committed",
         "jit": "off",
-        # Every query here finds rows by an index, whatever its parameters are, so one plan is enough. By default,
-        # Postgres plans a query five times. It could then keep a plan that reads a whole table, because the table was
-        # empty once.
+        # Every query here finds rows by an index, for all values of its parameters. So one plan is enough. By default,
+        # Postgres plans a query five times. After that, it could keep a plan that reads a whole table, because the
+        # table was empty at that time.
         "plan_cache_mode": "force_generic_plan",
         "enable_seqscan": "off",
         "enable_hashjoin": "off",
@@ -147,10 +149,11 @@ async def connect(address: Address, purpose: str, *, patient: bool = False) -> C
     limit_s = None if patient else address.lease_s * _ANSWER_SHARE
     made: Session
     if address.is_pooled:
-        # The value is spelled as the server itself spells it. Otherwise PgBouncer sets it again for each transaction.
+        # The value is spelled in the same way as the server spells it. Otherwise PgBouncer would set it again for each
+        # transaction.
         name = {"application_name": settings["application_name"], "client_encoding": "UTF8"}
         connection = await _connect(address, statement_cache_size=0, server_settings=name)
-        # Migrations create tables, and set the schema for that in their transactions.
+        # Migrations create tables. They set the schema in their own transactions.
         made = Session(connection, None)
         if not patient:
             made = PooledSession(connection, limit_s, address.schema, settings_of(settings))
@@ -164,8 +167,9 @@ async def connect(address: Address, purpose: str, *, patient: bool = False) -> C
 
 
 async def check_session(connection: Connection, address: Address) -> None:
-    """Raise StoreBroken if the session loses its settings: then the connection goes through a pooler, and the URL does
-    not say so."""
+    """Raise StoreBroken if the session loses its settings. In this case the connection goes through a pooler, and the
+    URL does not say so.
+    """
     if await connection.fetchval("select current_setting('search_path')") != address.schema:
         raise StoreBroken(
             f"{address.name} does not keep a session's settings, as PgBouncer does that ignores them; say so with"
@@ -182,8 +186,8 @@ def step_rest_s(address: Address) -> float:
 async def connect_step(address: Address, purpose: str) -> Connection:
     """Open a new connection for the statements of transactional steps.
 
-    It has the user's settings, and no short limits. But the server ends a transaction whose client does not respond, or
-    that is idle for long. Raises the same errors as `connect`.
+    It has the user's settings, and no short time limits. But the server ends a transaction that is idle for long, or
+    whose client does not respond. Raises the same errors as `connect`.
     """
     address = address.direct
     silence_s = max(1, round(address.silence_s))
@@ -205,8 +209,9 @@ async def connect_step(address: Address, purpose: str) -> Connection:
 
 
 async def _connect(address: Address, **options: Any) -> Any:
-    """Connect to the first host that accepts the connection and can write. After a failover, this is another host than
-    before."""
+    """Connect to the first host that accepts the connection and can write. After a failover, this may be another host
+    than before.
+    """
     address.check_files()
     urls = address.urls
     if "target_session_attrs" not in address.url and "PGTARGETSESSIONATTRS" not in os.environ:
@@ -227,7 +232,7 @@ async def _connect(address: Address, **options: Any) -> Any:
         except ValueError as error:
             if isinstance(error, asyncpg.InterfaceError):
                 raise
-            # The error may repeat the text that could not be read, and this text may be a part of a password.
+            # The error may repeat the text that could not be read, which may be a part of a password.
             raise StoreBroken(
                 f"the URL of {address.name}, or PGPORT or another PG… variable, is not valid for the driver;"
                 " correct it",
@@ -236,9 +241,9 @@ async def _connect(address: Address, **options: Any) -> Any:
 
 
 def _describe_types(connection: Any) -> None:
-    """Make the driver ask for composite types with a query of ours, whose cost does not grow with the database.
+    """Make the driver read composite types with our own query. The cost of this query does not grow with the database.
 
-    The driver keeps the query in an attribute, since servers differ. A driver without that attribute uses its own
+    The driver keeps its query in an attribute, because servers differ. A driver without that attribute uses its own
     query.
     """
     with suppress(AttributeError):
@@ -246,20 +251,20 @@ def _describe_types(connection: Any) -> None:
 
 
 def _asks_for_tls(url: str) -> bool:
-    """Whether the URL requires TLS."""
+    """Return whether the URL requires TLS."""
     given = dict(parse_qsl(urlsplit(url).query)).get("sslmode") or os.environ.get("PGSSLMODE", "")
     return given in ("require", "verify-ca", "verify-full")
 
 
 def _limit_silence(connection: Any, limit_ms: int) -> None:
-    """Let the system close a socket whose other end does not answer."""
+    """Let the operating system close a socket whose other end does not answer."""
     transport = getattr(connection, "_transport", None)
     handle = transport.get_extra_info("socket") if transport is not None else None
-    option: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux has it.
+    option: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)  # Only Linux has this option.
     if handle is not None and option is not None and handle.family in (socket.AF_INET, socket.AF_INET6):
         with suppress(OSError):
             handle.setsockopt(socket.IPPROTO_TCP, option, limit_ms)
-            # Keepalives are needed, since a client that only waits for an answer has sent nothing that could stay
+            # Keepalives are needed too. A client that only waits for an answer has sent nothing, so nothing stays
             # unacknowledged.
             handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, limit_ms // 1000))
@@ -267,7 +272,7 @@ def _limit_silence(connection: Any, limit_ms: int) -> None:
 
 
 class Lane:
-    """One connection, for one user at a time."""
+    """One connection. One piece of code at a time uses it."""
 
     def __init__(
         self,
@@ -288,10 +293,11 @@ class Lane:
 
     @asynccontextmanager
     async def use(self) -> AsyncGenerator[Connection]:
-        """Lend the connection. Errors of Postgres and of the network become StoreErrors, for work that wrote nothing.
+        """Lend the connection. Errors of Postgres and of the network become StoreErrors that say that nothing was
+        written.
 
-        If the state of the connection is uncertain afterwards, the connection is cut. A new connection is opened when
-        needed.
+        If the state of the connection is uncertain afterwards, the connection is closed by force. A new connection is
+        opened when needed.
         """
         async with self._free:
             connection: Connection | None = None
@@ -322,7 +328,7 @@ class Lane:
             self._connection = None
 
     async def close(self) -> None:
-        """Wait for the current user, then close the connection."""
+        """Wait until the connection is free, and close it."""
         async with self._free:
             self._ended = True
             if self._connection is not None:
@@ -340,7 +346,7 @@ class Lane:
 
 
 class Lanes:
-    """Several lanes. Each user gets a free lane."""
+    """Several lanes. `use` lends a free lane."""
 
     def __init__(
         self,
@@ -353,8 +359,8 @@ class Lanes:
         self._next = 0
 
     def use(self) -> AbstractAsyncContextManager[Connection]:
-        # The first free lane is used, so that an idle store needs only one connection. If no lane is free, the lanes
-        # take turns.
+        # The first free lane is used, so that an idle store needs only one connection. If no lane is free, requests are
+        # distributed over the lanes in turn.
         for lane in self._lanes:
             if not lane.in_use:
                 return lane.use()

@@ -27,7 +27,7 @@ from perdure.storage.postgres.database import PostgresSlice
 from perdure.storage.postgres.driver import Connection
 from perdure.storage.postgres.queries import load_queries
 
-_ROWS_AT_ONCE_MAX: Final = 2_048  # in one statement
+_ROWS_AT_ONCE_MAX: Final = 2_048  # rows in one statement
 
 QUERIES: Final = load_queries(Path(__file__).with_name("cooperation.sql").read_text("utf-8"))
 
@@ -47,16 +47,17 @@ def cooperation_of(batch: Batch) -> dict[str, Any]:
 
 
 def is_large(batch: Batch) -> bool:
-    """Whether the rows of messages are sent in several statements. The driver encodes each statement without a
-    pause."""
+    """Return whether the rows of messages are sent in several statements. While the driver encodes a statement, nothing
+    else can run.
+    """
     added = batch.cooperation
     return added is not None and len(added.messages) + len(added.events) > _ROWS_AT_ONCE_MAX
 
 
 def cooperation_in_parts(batch: Batch) -> Iterator[dict[str, Any]]:
-    """Yield the parts of `cooperation_of` for several statements in one transaction.
+    """Yield the parts of `cooperation_of`, for several statements in one transaction.
 
-    The last statement compares the version of the handler registry, so that nobody registers a handler between the
+    The last statement compares the version of the handler registry. So nobody can register a handler between this
     comparison and the other parts.
     """
     added = batch.cooperation
@@ -97,7 +98,7 @@ def event_of(row: Sequence[Any]) -> MessageEventRow:
 
 
 async def scopes(connection: Connection, ids: Sequence[str]) -> ScopeRows:
-    """Read the rows of scopes. Called in a snapshot."""
+    """Read the rows of scopes. This must be called in a snapshot."""
     own = await _runs(connection, "operations", ids)
     events = await _events(connection, "events_of_scopes", ids)
     emitted = [event.message_id for event in events.values() if event.type == "EMITTED"]
@@ -113,7 +114,7 @@ async def scopes(connection: Connection, ids: Sequence[str]) -> ScopeRows:
 
 
 async def hierarchy(connection: Connection, id: str) -> ScopeRows:
-    """Read the rows of a whole hierarchy. Called in a snapshot."""
+    """Read the rows of a whole hierarchy. This must be called in a snapshot."""
     runs = await _runs(connection, "operations", [id])
     level: Iterable[str] = [id]
     while level:

@@ -1,4 +1,4 @@
-"""A store's connection to its database: connections, signs of life, hints, and the clock."""
+"""The connections of a store to its database, its signs of life, its hints and its clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from perdure.storage.postgres.reads import Snapshot
 from perdure.storage.postgres.schema import migrate
 from perdure.storage.postgres.steps import StepTransactions
 
-_LANES: Final = 4  # connections for everything but commits, opened when needed
+_LANES: Final = 4  # connections for everything except commits; they are opened when needed
 
 
 class Database:
@@ -44,7 +44,7 @@ class Database:
         self.listener = Listener(address)
         self.neighbour = Neighbour(f"{address.name} {address.schema}")
         self.lookout = Lookout(self.lanes, self.notifier)
-        self.senders: dict[int, str] = {}  # mail id -> sender, for mail that is to be answered
+        self.senders: dict[int, str] = {}  # mail id -> sender, for mail that needs a reply
         self._state = "new"
 
     async def open(self) -> None:
@@ -76,7 +76,7 @@ class Database:
             try:
                 await self._close()
             except BaseException:
-                self._drop()  # No task or heartbeat may go on without an owner.
+                self._drop()  # No task and no heartbeat may go on without an owner.
                 raise
 
     async def _close(self) -> None:
@@ -92,7 +92,7 @@ class Database:
     def abandon(self) -> None:
         if self._state == "open":
             self._state = "closed"
-            # A write in progress either lands or meets the fence of the engine that finds the sign of life gone.
+            # A write in progress either succeeds, or is fenced by the engine that finds this sign of life missing.
             self._drop()
 
     def _drop(self) -> None:
@@ -106,7 +106,7 @@ class Database:
         self.signs.end()
 
     async def write(self, query: Query, **variables: Any) -> Sequence[Sequence[Any]]:
-        """Execute a statement that is a transaction of its own, and can be repeated. Returns its rows."""
+        """Execute a statement that is a transaction of its own and can be repeated. Returns its rows."""
         self.check_open()
         async with self.lanes.use() as connection:
             return await connection.fetch(query.sql, *query.arguments(variables))
@@ -122,8 +122,9 @@ class Database:
         return Snapshot(self.lanes.use(), settings)
 
     async def cut_off(self, busy: StoreBusy) -> None:
-        """If a lock was not available in time, end sessions of Perdure whose process no longer sends anything: they may
-        hold the lock. The next attempt may get it."""
+        """A lock was not available in time. End sessions of Perdure whose process no longer sends anything, because
+        they may hold the lock. After that, the next attempt may get the lock.
+        """
         if busy.__cause__ is not None and sqlstate(busy.__cause__) == LOCKED:
             with suppress(StoreError):
                 await self.write(QUERIES["cut_off"], silence=timedelta(seconds=self.address.silence_s))
@@ -135,7 +136,7 @@ class Database:
 
 
 class PostgresSlice:
-    """A part of the store, for one noun. It only needs the connection to the database."""
+    """A part of the store, for one noun. It needs only the connection to the database."""
 
     def __init__(self, db: Database) -> None:
         self._db = db

@@ -1,4 +1,4 @@
-"""The types of the driver, asyncpg, as far as the store uses it: connections and transactions."""
+"""The types of the driver, asyncpg. They cover only the parts of connections and transactions that the store uses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 
 class Transaction(AbstractAsyncContextManager[Any], Protocol):
-    """The part of asyncpg's transaction that is used."""
+    """The methods of asyncpg's transaction that the store uses."""
 
     async def start(self) -> None: ...
 
@@ -18,7 +18,7 @@ class Transaction(AbstractAsyncContextManager[Any], Protocol):
 
 
 class Connection(Protocol):
-    """The part of asyncpg's connection that is used."""
+    """The methods of asyncpg's connection that the store uses."""
 
     async def execute(self, query: str, *args: Any) -> str: ...
 

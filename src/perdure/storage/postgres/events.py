@@ -1,4 +1,4 @@
-"""Events and waits inside a commit: the answers to the questions of the matching, and the writes of its results."""
+"""Events and waits inside a commit. It answers the questions of the matching, and writes its results."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ _MANY = 2**62  # greater than any stored number
 
 
 async def prepared(connection: Connection, batch: Batch) -> tuple[int, int]:
-    """Check the fence, take the locks and write the batch's waits.
+    """Check the fence, take the locks, and write the batch's waits.
 
-    Returns the state of the batch, and the number that is added to the batch's numbers.
+    Returns the state of the batch, and the number to add to the batch's numbers.
     """
     over = {run_id for run_id, write in batch.runs.items() if write.run.status in FINISHED}
-    # An event that is sent to a run that ends in this batch may still go to the queue of its name.
+    # If an event is sent to a run that ends in this batch, it may still go to the queue of its name.
     sent = {event.name for event in batch.events if event.run_id is None or event.run_id in over}
     variables = {
         "engine": batch.engine_id,
@@ -110,7 +110,7 @@ async def match(connection: Connection, batch: Batch, base: int) -> tuple[Commit
 async def _far(
     settlement: Settlement, placed: Mapping[str, Event], answers: _Answers
 ) -> list[tuple[str, int, int | None]]:
-    """Return how far retained events have been delivered, by name and number."""
+    """Return how far each retained event was delivered, with its name and number."""
     found: list[tuple[str, int, int | None]] = []
     for event_id, reached in settlement.spreading.items():
         event = placed.get(event_id)
@@ -168,7 +168,9 @@ class _Answers:
                 return (event_of(rows[0]), rows[0][-1]) if rows else None
 
     async def _count(self, name: str, limit: int) -> int:
-        """Count once for all events of a name: nothing is written before all questions are asked."""
+        """Count once for all events of a name. This is correct, because nothing is written before all questions are
+        answered.
+        """
         if (name, limit) not in self._pending:
             rows = await self._rows("pending", name=name, at=self._batch.at, limit=limit)
             self._pending[name, limit] = rows[0][0]

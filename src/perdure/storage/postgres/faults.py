@@ -1,4 +1,4 @@
-"""Errors of Postgres and of the network, and the store errors that callers get instead."""
+"""Errors of Postgres and of the network, and the store errors that they become for callers."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ LOCKED: Final = "55P03"
 UNIQUE: Final = "23505"
 _READ_ONLY: Final = "25006"
 
-# A transaction is open where none should be, or is missing where one should be open. The connection is in the wrong
-# state, so it is cut.
+# A transaction is open where none should be, or no transaction is open where one should be. The connection is in a
+# wrong state, so it is closed by force.
 _WRONG_STATE: Final = ("25001", "25P01", "25P02")
 
-# By class (two letters) or code. Other codes mean a bug in Perdure, or somebody else's tables.
+# Classes (two characters) or whole codes. Any other code means a bug in Perdure, or tables that are not Perdure's.
 _PASSING: Final = frozenset(
     {
         "08",  # connection exceptions
         *_WRONG_STATE,
         "25P03",  # idle in transaction for too long
         "25P04",  # the transaction took too long
-        _READ_ONLY,  # a standby, or a server that is being switched over
+        _READ_ONLY,  # a standby, or a server during a switchover
         "40",  # serialization failures and deadlocks
         "53",  # out of disk, memory or connections
         LOCKED,  # a lock was not available in time
-        "57014",  # cancelled: a statement took too long
-        "57P01",  # the server shuts down,
+        "57014",  # cancelled, because a statement took too long
+        "57P01",  # the server is shutting down,
         "57P02",  # has crashed,
-        "57P03",  # starts up
-        "57P05",  # or closes idle sessions
-        "58",  # the server's own I/O
+        "57P03",  # is starting up,
+        "57P05",  # or has closed an idle session
+        "58",  # I/O errors of the server itself
     }
 )
 _REFUSED: Final = frozenset({"22", "23", "54"})  # data, constraints, limits
@@ -63,54 +63,58 @@ _SHORT_OF: Final = {
     ),
 }
 
-REFUSES_TLS: Final = "rejected SSL upgrade"  # a part of the driver's message
+REFUSES_TLS: Final = "rejected SSL upgrade"  # a part of the message of the driver
 
 LOST: Final = (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 # All errors of the driver: errors of the server, errors of the network, and states that the driver did not expect.
 FAULTS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
-# Errors of the server, not of a statement: no space, no connections, I/O errors, and a transaction that the server
+# Errors of the server that no statement causes: no space, no connections, I/O errors, and a transaction that the server
 # rolled back in favour of another transaction.
 _OF_THE_SERVER: Final = frozenset({"53000", "53100", "53300", "58000", "58030", "40001", "40P01"})
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the connection broke, so that the outcome of the last request is unknown."""
+    """Return whether the connection broke, so that the outcome of the last request is unknown."""
     if isinstance(error, asyncpg.DataError) or _is_about_values(error):
         return False
     if isinstance(error, LOST):
         return True
-    # A server that ends a session may do so after the commit, and before it reports the commit.
+    # A server that ends a session may do so after a commit, but before it reports the commit.
     return isinstance(error, asyncpg.PostgresError) and _code(error) in ("57P01", "57P02", "57P05")
 
 
 def is_definite(error: BaseException) -> bool:
-    """Whether the server itself refused, and the connection still works."""
+    """Return whether the server itself refused the request and the connection still works."""
     severity = getattr(error, "severity", None)
     if severity is None:
-        # The driver could not encode a value. It stopped in the middle of a request whose transaction is open.
+        # The driver could not encode a value. It stopped in the middle of a request, and the transaction of this
+        # request is still open.
         return False
     if sqlstate(error) in _WRONG_STATE:
         return False
     if sqlstate(error) == _READ_ONLY:
-        return False  # Another server is the primary now: the next connection finds it.
+        return False  # Another server is the primary now. The next connection will find it.
     return isinstance(error, asyncpg.PostgresError) and severity not in ("FATAL", "PANIC") and not is_lost(error)
 
 
 def is_broken(error: BaseException) -> bool:
-    """Whether the connection is gone. In contrast to `is_lost`, False if the connection was only misused."""
+    """Return whether the connection is gone. Unlike `is_lost`, this returns False if the connection was only used in a
+    wrong way.
+    """
     return is_lost(error) and not isinstance(error, asyncpg.InterfaceError)
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the server may be able to carry out the same request later. False if it never will, as with a trigger
-    that raises."""
+    """Return whether the server may be able to carry out the same request later. Return False if it never will, for
+    example because a trigger raises an error.
+    """
     code = sqlstate(error)
     return code in _PASSING or code[:2] in _PASSING
 
 
 def is_of_the_server(error: BaseException) -> bool:
-    """Whether a statement failed because of the server, regardless of the statement."""
+    """Return whether a statement failed because of the server, and not because of the statement."""
     return sqlstate(error) in _OF_THE_SERVER
 
 
@@ -123,9 +127,9 @@ def sqlstate(error: BaseException) -> str:
 
 
 def store_fault(error: Exception, name: str) -> StoreError:
-    """Return the StoreError to raise instead of an error of the driver, for work that wrote nothing.
+    """Return the StoreError for an error of the driver. The work that failed has written nothing.
 
-    `name` is the database's name, without a password.
+    `name` is the name of the database, without a password.
     """
     if _is_about_values(error):
         return CommitRefused(f"Postgres cannot hold a value: {error}", database=name)
@@ -147,7 +151,7 @@ def store_fault(error: Exception, name: str) -> StoreError:
 
 
 def _closed(error: Exception, code: str) -> str | None:
-    """Return the remedy if somebody must act before the database accepts connections, otherwise None."""
+    """If somebody must act before the database accepts connections, return what to do. Otherwise return None."""
     if isinstance(error, asyncpg.ClientConfigurationError):
         return "the URL, or a PG… variable of the environment, asks for something that is not available; correct it"
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -175,7 +179,7 @@ def _passing(error: Exception) -> str:
 
 
 def _is_about_values(error: BaseException) -> bool:
-    """Whether asyncpg could not encode a value: a lone surrogate, or an integer beyond 64 bits."""
+    """Return whether asyncpg could not encode a value: a lone surrogate, or an integer of more than 64 bits."""
     if isinstance(error, asyncpg.ClientConfigurationError):
         return False
     return isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError)

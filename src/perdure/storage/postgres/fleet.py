@@ -25,7 +25,7 @@ from perdure.storage.postgres.rows import engine_of, json_text
 
 
 def offered(offers: Sequence[Offer]) -> dict[str, Any]:
-    """Return the variables of a query that say which runs fit the offers."""
+    """Return the variables that tell a query which runs fit the offers."""
     rows = [
         (offer.workflow, offer.version, stored, offer.fingerprint, *models_of(offer), offer.begun)
         for offer in offers
@@ -42,8 +42,9 @@ async def look(connection: Connection, *, engine_id: str, offers: Sequence[Offer
 
 
 class Claims:
-    """Takes runs over. If the commit of a claim was not acknowledged, the next claim first finds out whether that claim
-    was committed."""
+    """Takes over runs. If the commit of a claim was not acknowledged, the next claim first finds out whether it was
+    committed.
+    """
 
     def __init__(self) -> None:
         self._doubtful: dict[str, LoadedRun] = {}
@@ -71,8 +72,9 @@ class Claims:
         return claimed
 
     async def _landed(self, connection: Connection, engine_id: str) -> list[LoadedRun]:
-        """Return the runs that the unacknowledged claim did take, in their present state: others may have sent them
-        events meanwhile."""
+        """Return the runs that the unacknowledged claim has taken, in their current state. Others may have sent them
+        events in the meantime.
+        """
         found = {one.run.id: one for one in await load_now(connection, [*self._doubtful])}
         doubtful, self._doubtful = self._doubtful, {}
         return [
@@ -132,7 +134,7 @@ class PostgresFleet(PostgresSlice):
     async def retire(self, engine_id: str) -> None:
         await self._db.write(QUERIES["retire"], id=engine_id)
         await self._db.write(QUERIES["forget_engine"], id=engine_id)
-        self._db.notifier.notify([], [ANYBODY])  # Its runs have no owner now.
+        self._db.notifier.notify([], [ANYBODY])  # The runs of this engine have no owner now.
         self._db.neighbour.notify()
 
     def withdraw(self, engine_id: str) -> None:
@@ -147,9 +149,9 @@ class PostgresFleet(PostgresSlice):
         except StoreBusy as busy:
             await self._db.cut_off(busy)
             raise
-        # This is done for all dead engines, not only for those marked now: an engine that marked another may have died
-        # before it got here.
-        with suppress(StoreBroken):  # Without the right to do this, the server ends the sessions later.
+        # This is done for all dead engines and not only for engines that were marked now. An engine that marks another
+        # engine may die before it gets here.
+        with suppress(StoreBroken):  # Without the right to end sessions, wait until the server ends them.
             await self._db.write(QUERIES["end_dead_steps"])
         return list(rows[0][0])
 

@@ -1,7 +1,9 @@
-"""Hints between engines: NOTIFY after own commits, and LISTEN for the hints of other engines.
+"""Hints between engines. An engine sends NOTIFY after its own commits, and uses LISTEN to get the hints of other
+engines.
 
-Any hint may be lost. Then the regular look at the database finds the work. A NOTIFY inside a commit would let only one
-commit of the whole database happen at a time. So hints are sent afterwards, on a connection of their own, in groups.
+Any hint may be lost. If a hint is lost, the regular look at the database finds the work. With a NOTIFY inside a commit,
+only one commit of the whole database could happen at a time. So hints are sent after the commit, in groups, on a
+connection of their own.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def channel_of(schema: str) -> str:
 
 
 class Notifier:
-    """Notifies the owners of runs that there may be work for them, and all engines of runs without an owner."""
+    """Notifies the owners of runs that they may have work. For runs without an owner, it notifies all engines."""
 
     def __init__(self, address: Address) -> None:
         self._channel = channel_of(address.schema)
@@ -76,7 +78,7 @@ class Notifier:
 
 
 class Listener:
-    """Calls back whenever a hint for this store's engines arrives, and whenever a hint may have been missed."""
+    """Calls back whenever a hint for this store's engines arrives, and whenever a hint may have been lost."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -91,7 +93,7 @@ class Listener:
     def listen(self, callback: Callable[[], object]) -> None:
         """Call back from now on.
 
-        Does nothing without a lasting session: then only the regular look finds work.
+        Without a lasting session it does nothing. Then only the regular look finds work.
         """
         self._callbacks.append(callback)
         if self._task is None and not self._address.direct.is_pooled:

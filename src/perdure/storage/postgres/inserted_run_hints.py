@@ -1,8 +1,8 @@
-"""Runs that callers' transactions start: engines are notified when these runs are committed, and not before.
+"""Runs that are started in callers' transactions. Engines are notified only after these runs are committed.
 
-A NOTIFY inside a caller's transaction would let only one commit of the whole database happen at a time. So the store
-that inserted the run looks for it for a while. If the run is committed later than that, the regular look of the engines
-finds it.
+With a NOTIFY inside a caller's transaction, only one commit of the whole database could happen at a time. So the store
+that inserted the run looks for it for some time. If the run is committed after that time, the regular look of the
+engines finds it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _EXPECTED_MAX: Final = 1000
 
 
 class Lookout:
-    """Looks for runs as long as some are expected."""
+    """Looks for runs as long as runs are expected."""
 
     def __init__(self, lanes: Lanes, notifier: Notifier) -> None:
         self._lanes = lanes
         self._notifier = notifier
-        self._expected: dict[str, float] = {}  # run id -> how long it is expected
+        self._expected: dict[str, float] = {}  # run id -> the time until which it is expected
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -39,9 +39,9 @@ class Lookout:
         self._loop = asyncio.get_running_loop()
 
     def expect(self, run_ids: Iterable[str]) -> None:
-        """Look for these runs, which will exist once a transaction is committed. Can be called in any thread."""
+        """Look for these runs, which will exist once a transaction is committed. This can be called in any thread."""
         if self._loop is not None:
-            with suppress(RuntimeError):  # The loop was closed: other engines find the runs.
+            with suppress(RuntimeError):  # The loop was closed, so other engines will find the runs.
                 self._loop.call_soon_threadsafe(self._add, [*run_ids])
 
     def _add(self, run_ids: list[str]) -> None:

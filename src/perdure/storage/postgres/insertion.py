@@ -1,8 +1,8 @@
-"""A new run, or a message with its runs, inserted by a caller's own connection in the caller's transaction.
+"""Inserting a new run, or a message with its runs, over a caller's own connection and in the caller's transaction.
 
-The store knows nothing about that connection: not its driver, not its search path, and not whether it leads to this
-database. An error of Postgres would end the caller's transaction. So everything that can be checked is checked first,
-and other problems are returned as a state.
+The store does not know the driver of that connection, its search path, or whether it leads to this database. An error
+of Postgres would end the caller's transaction. So everything that can be checked is checked first. All other problems
+are returned as a state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SOURCE: Final = re.compile(r"\bfrom (?=\w)")
 
 
 def insertion(address: Address, batch: Batch) -> Generator[Statement, Rows, Taken]:
-    """Insert the one run of a batch, or its one message with its runs, as `commit` would write it.
+    """Insert the one run of a batch, or its one message with its runs. The rows are the same as `commit` writes.
 
     Raises Misuse, RunExists, HandlersChanged.
     """
@@ -99,14 +99,14 @@ def _tags_text(tags: Mapping[str, str]) -> str:
 
 
 class _What(Struct, frozen=True):
-    """The request that failed, and the run or message that it concerns."""
+    """The request that failed, and the run or message that it is about."""
 
     text: str
     run_id: str
 
 
 def _surroundings(address: Address, what: _What, function: str) -> Generator[Statement, Rows, str]:
-    """Return the time when the connection's transaction began. Raises Misuse if the connection cannot be used."""
+    """Return the time at which the connection's transaction began. Raises Misuse if the connection cannot be used."""
     variables = {"schema": address.schema, "function": function}
     ((began, is_there, is_allowed),) = yield _statement("surroundings", variables)
     if not is_there:
@@ -122,7 +122,7 @@ def _surroundings(address: Address, what: _What, function: str) -> Generator[Sta
 
 
 def _check(state: str, what: _What, address: Address) -> None:
-    """Raise the error for a state."""
+    """Raise the error that a state means."""
     match state:
         case "detached":
             raise Misuse(

@@ -1,4 +1,4 @@
-"""Journals and audit trails of runs. The reads are in reads.py."""
+"""Journals and audit trails of runs. reads.py does the reading."""
 
 from __future__ import annotations
 

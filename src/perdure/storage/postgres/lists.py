@@ -1,4 +1,4 @@
-"""Listing runs: the statements for a filter."""
+"""Lists of runs: the statements for a filter."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from perdure.storage.postgres.driver import Connection
 from perdure.storage.postgres.queries import QUERIES, Query, to_query
 from perdure.storage.postgres.rows import json_text
 
-# Each listing walks an index in its order, and stops when the page is full. By default, Postgres estimates how many
-# runs fulfil a condition. If it estimates few runs, it finds all these runs and sorts them.
+# Each statement reads an index in its order, and stops when the page is full. By default, Postgres estimates how many
+# runs meet a condition. If it expects few runs, it reads all of them and sorts them.
 LISTING: Final = (
     "; ".join(f"set local {name} = off" for name in ("enable_sort", "enable_incremental_sort", "enable_bitmapscan"))
     + "; set local max_parallel_workers_per_gather = 0"
@@ -63,8 +63,9 @@ def given(wanted: RunFilter) -> dict[str, Any]:
 
 @cache
 def listing(query: str, statuses: int) -> Query:
-    """Return the statement for a way with this many statuses. It takes the newest runs of each status, and of these the
-    newest."""
+    """Return the statement for a way with this many statuses. It takes the newest runs of each status, and then the
+    newest of all these runs.
+    """
     columns, checks = QUERIES["run_columns"].text, QUERIES["filters"].text
     newest = QUERIES["newest_by_tag" if query == "by_tag" else "newest"].text
     return _for_each(f"select {columns} {QUERIES[query].text} and {checks}", statuses, newest)
@@ -72,7 +73,9 @@ def listing(query: str, statuses: int) -> Query:
 
 @cache
 def bounded_count(query: str, statuses: int) -> Query:
-    """Return the statement that counts the runs that `listing` finds. It stops at the limit, and sorts nothing."""
+    """Return the statement that counts the runs that `listing` finds. It stops counting at the limit, and sorts
+    nothing.
+    """
     found = _for_each(f"select 1 {QUERIES[query].text} and {QUERIES['filters'].text}", statuses, "limit :limit").text
     return to_query(f"select count(*) from ({found}) as counted")  # noqa: S608 - of our own texts
 

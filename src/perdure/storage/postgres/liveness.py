@@ -1,7 +1,8 @@
-"""An engine's sign of life: a row that a separate thread, on its own connection, renews by the server's clock.
+"""An engine's sign of life on Postgres. It is a row that a separate thread renews, with its own connection, by the
+server's clock.
 
-A busy or stuck event loop does not stop the thread. A stopped or dead process, a cut network or a silent server does
-stop it, and then the lease runs out.
+A busy or stuck event loop does not stop the thread. If the process is stopped or dead, the network is cut, or the
+server is silent, the thread cannot renew the row. Then the lease expires.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ log = logging.getLogger("perdure")
 
 _BEATS_PER_LEASE: Final = 4
 _TRIES_PER_LEASE: Final = 20
-_LAST_WORDS_S: Final = 2.0  # how long to wait, at most, until the signs are taken back
+_LAST_WORDS_S: Final = 2.0  # how long the end waits at most until the signs are removed
 _FAULTS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 
 def now() -> float:
-    """Return seconds that have passed, including the time that the machine slept."""
+    """Return a number of seconds that grows with the time, even while the machine sleeps."""
     return passed_us() / 1_000_000
 
 
 class SignsOfLife:
-    """The signs of life that one store holds.
+    """The signs of life that one store keeps.
 
-    The thread is a daemon, so that a program that forgets to close its store still ends.
+    The thread is a daemon. So a program that forgets to close its store still ends.
     """
 
     def __init__(self, address: Address, clock: ServerClock) -> None:
@@ -45,11 +46,11 @@ class SignsOfLife:
         self._clock = clock
         self._lock = threading.Lock()
         self._ids: list[str] = []  # replaced, never changed in place
-        self._withdrawn: list[str] = []  # signs to take back; replaced, never changed in place
+        self._withdrawn: list[str] = []  # signs to remove; replaced, never changed in place
         self._renewed_at: dict[str, float] = {}
         self._numbers: dict[str, int] = {}  # by engine: the number of its last committed batch
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._call = asyncio.Event()  # set when an engine is withdrawn, and at the end
+        self._call = asyncio.Event()  # set when an engine is withdrawn, and when all signs end
         self._ended = False
         self._thread: threading.Thread | None = None
         self._over: Future[None] = Future()  # done when the thread has ended
@@ -57,7 +58,8 @@ class SignsOfLife:
     def give(self, engine_id: str, asked_at: float) -> None:
         """Renew an engine's sign of life from now on.
 
-        The engine's row exists already. It was requested at `asked_at`, a value of `now`.
+        The engine's row must exist already. `asked_at` is the time of the request that created the row, as a value of
+        `now`.
         """
         with self._lock:
             if self._ended:
@@ -70,8 +72,9 @@ class SignsOfLife:
                 self._thread.start()
 
     def withdraw(self, engine_id: str) -> None:
-        """Stop renewing an engine's sign of life, and take it back. If the server cannot be reached, the lease runs
-        out."""
+        """Stop renewing an engine's sign of life, and remove it. If the server cannot be reached, the lease expires
+        later.
+        """
         with self._lock:
             if engine_id not in self._ids:
                 return
@@ -86,15 +89,15 @@ class SignsOfLife:
         self._numbers[engine_id] = number
 
     def is_lasting(self) -> bool:
-        """Whether the sign of the engine that enrolled last cannot have run out.
+        """Return whether the sign of the engine that registered last cannot have expired.
 
-        It cannot if the server has confirmed a renewal that was requested less than one lease ago.
+        This is so if the server has confirmed a renewal that was requested less than one lease ago.
         """
         ids = self._ids
         return bool(ids) and now() < self._renewed_at.get(ids[-1], -1.0) + self._address.lease_s
 
     async def renew(self, connection: Connection) -> None:
-        """Renew all signs now, on this connection. Raises the driver's errors."""
+        """Renew all signs now, with this connection. Raises the driver's errors."""
         ids, numbers, asked_at, before = self._ids, dict(self._numbers), now(), passed_us()
         if not ids:
             return
@@ -103,19 +106,20 @@ class SignsOfLife:
             self._clock.learn(rows[0][2], before, passed_us())
         found: dict[str, int] = {row[0]: row[1] for row in rows}
         for engine_id in ids:
-            # A store that went back to an earlier state lacks batches. Without this check, an idle engine would not
+            # A store that was restored to an earlier state lacks batches. Without this check, an idle engine would not
             # notice that.
             is_there = engine_id in found and found[engine_id] >= numbers.get(engine_id, 0)
             self._renewed_at[engine_id] = asked_at if is_there else -1.0
 
     def end(self) -> None:
-        """Take all signs back, for good. If the server cannot be reached, the lease runs out."""
+        """Remove all signs for good. If the server cannot be reached, the lease expires later."""
         if (thread := self._call_off()) is not None:
             thread.join(_LAST_WORDS_S)
 
     async def finish(self) -> None:
-        """Take all signs back without blocking the loop, and without its executor, which is gone when a program
-        ends."""
+        """Remove all signs without blocking the loop. This does not use the loop's executor, because it no longer
+        exists when a program ends.
+        """
         if self._call_off() is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.wrap_future(self._over), _LAST_WORDS_S)
@@ -129,7 +133,7 @@ class SignsOfLife:
 
     def _wake(self) -> None:
         if self._loop is not None:
-            with suppress(RuntimeError):  # The thread has ended.
+            with suppress(RuntimeError):  # The thread has already ended.
                 self._loop.call_soon_threadsafe(self._call.set)
 
     def _main(self) -> None:
@@ -138,7 +142,7 @@ class SignsOfLife:
             self._loop.run_until_complete(self._live())
         finally:
             self._loop.close()
-            with suppress(InvalidStateError):  # Nobody waits for it.
+            with suppress(InvalidStateError):  # Nobody waits for this future.
                 self._over.set_result(None)
 
     async def _live(self) -> None:

@@ -16,8 +16,9 @@ class PostgresMail(PostgresSlice):
     """Mail and replies."""
 
     async def leave_mail(self, mail: Mail) -> int:
-        """Store a mail. If the connection breaks, the caller may try again. Mail with a slot is then stored once, but
-        mail without a slot may be stored twice."""
+        """Store a mail. If the connection breaks, the caller may try again. In that case, mail with a slot is stored
+        only once, but mail without a slot may be stored twice.
+        """
         left = {"run_id": mail.run_id, "sender": mail.sender, "slot": mail.slot or None, "op": mail.op, "at": mail.at}
         rows = await self._db.write(QUERIES["post"], **left)
         self._db.notifier.notify([mail.run_id])
@@ -31,8 +32,8 @@ class PostgresMail(PostgresSlice):
         return found
 
     async def collect(self, slots: Sequence[str]) -> dict[str, str]:
-        # Replies are read first, then deleted. If one statement did both and its answer was lost, the replies would be
-        # lost too. Replies that could not be deleted are purged later.
+        # Replies are first read and then deleted. If one statement did both and its answer was lost, the replies would
+        # be lost too. Replies that could not be deleted are removed later by `purge`.
         found = dict(map(pair_of, await self._db.read(QUERIES["replies"], slots=[*slots]))) if slots else {}
         if found:
             with suppress(StoreBusy):

@@ -1,7 +1,7 @@
-"""Connections through PgBouncer in transaction mode, where a session lasts no longer than a transaction.
+"""Connections through PgBouncer in transaction mode. There, a session lasts only as long as a transaction.
 
-So every statement names the schema and sets its own settings: with the `begin` of a transaction, or in the call if the
-call is a transaction of its own. No statement is prepared.
+So every statement names the schema and sets its own settings. The settings come with the `begin` of a transaction. If a
+call is a transaction of its own, they are in the call. Statements are never prepared.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ for _text in MIGRATIONS.values():
 
 _TABLE: Final = re.compile(rf"\b(from|join|into|update|using)(\s+)({'|'.join(_NAMES['table'])})\b")
 _SEQUENCE: Final = re.compile(rf"\bnextval\('({'|'.join(_NAMES['sequence'])})'\)")
-_VERSIONED: Final = re.compile(r"(?<![\w.])(\w+_v\d+)\b")  # functions and types; nothing else has names like these
+# functions and types with a version; no other name has this form
+_VERSIONED: Final = re.compile(r"(?<![\w.])(\w+_v\d+)\b")
 _OF_SESSIONS: Final = {"application_name", "default_transaction_isolation", "tcp_user_timeout"}
 _CALL: Final = re.compile(r"select \w+_v\d+\(")
 
 
 @lru_cache(maxsize=1024)
 def qualified(sql: str, schema: str) -> str:
-    """Return a statement of queries.sql with the schema before each name that belongs to it."""
+    """Return a statement of queries.sql. Each name that belongs to the schema is prefixed with it."""
     sql = _TABLE.sub(rf'\1\2"{schema}".\3', sql)
     sql = _SEQUENCE.sub(rf"""nextval('"{schema}".\1')""", sql)
     return _VERSIONED.sub(rf'"{schema}".\1', sql)
@@ -36,17 +37,18 @@ def qualified(sql: str, schema: str) -> str:
 
 @lru_cache(maxsize=1024)
 def rewritten(sql: str, schema: str, settings: tuple[tuple[str, str], ...]) -> str:
-    """Return the text to send for a statement. Its settings hold until the end of the transaction."""
+    """Return the text that is sent for a statement. Its settings are valid until the end of the transaction."""
     if sql.startswith("begin"):
         sql = sql if sql != "begin" else "begin isolation level read committed"
         return ";".join([sql, *(f"set local {name} = '{value}'" for name, value in settings)])
     if _CALL.match(sql):
-        # The statements in a function are planned when the function is called. The settings are made before that.
+        # The statements inside a function are planned when the function is called. So the settings are made before the
+        # call.
         made = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings)
         return f"{qualified(sql, schema)} from (select {made}) as settings"
     return qualified(sql, schema)
 
 
 def settings_of(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return the settings that can be set in a transaction that has begun."""
+    """Return those settings that can be set after a transaction has begun."""
     return tuple((name, value) for name, value in settings.items() if name not in _OF_SESSIONS)

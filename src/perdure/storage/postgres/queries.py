@@ -16,18 +16,20 @@ _VARIABLE = re.compile(r"(?<!:):(\w+)")
 
 
 class Query(Struct, frozen=True):
-    """A statement with numbered parameters, and the names of the parameters in the file."""
+    """A statement with numbered parameters, and the parameter names that the file uses."""
 
     sql: str
     names: tuple[str, ...]
-    text: str  # as in the file
+    text: str  # the text in the file
 
     def arguments(self, variables: Mapping[str, Any]) -> list[Any]:
         return [variables[name] for name in self.names]
 
 
 def load_queries(text: str) -> Mapping[str, Query]:
-    """Return queries by name, without comments and with fragments filled in. A fragment must be above its first use."""
+    """Return queries by name. Comments are removed, and fragments are filled in. A fragment must come before its first
+    use.
+    """
     texts: dict[str, str] = {}
     for block in text.split("-- name:")[1:]:
         name, _, body = block.partition("\n")

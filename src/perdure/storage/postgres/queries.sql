@@ -1,4 +1,4 @@
--- Every query of the Postgres store. A comment with its name starts a query. A name in braces stands for the text of
+-- The queries of the Postgres store. A comment with its name starts a query. A name in braces stands for the text of
 -- that query, and a name after a colon for a parameter. The statements of a commit are in functions: see migrations.
 
 -- name: run_columns
@@ -9,7 +9,7 @@ runs.attempt, runs.recoveries, runs.created_at, runs.started_at, runs.updated_at
 case when runs.hold_kind is null then coalesce(runs.hold_fingerprint, '') else '' end
 
 -- name: lacking
--- Of the tables that a schema needs, those that are missing, or that this user may not use.
+-- The tables that a schema needs and that are missing, or that this user may not use.
 select name, to_regclass(format('%I.%I', :schema::text, name)) is not null as is_there
 from unnest(:tables::text[]) as wanted (name)
 where to_regclass(format('%I.%I', :schema::text, name)) is null
@@ -22,7 +22,7 @@ order by name
 
 -- name: types
 -- Composite types and their arrays, in the form that the driver expects. The driver's own query reads the whole catalog
--- several times: in a large database it takes a second, on each connection that meets a type for the first time.
+-- several times. In a large database this takes a second, on each connection that uses a type for the first time.
 with recursive parts as (
     select given.oid, 0 as depth from unnest(:oids::oid[]) as given (oid)
     union all
@@ -67,8 +67,8 @@ order by deepest.depth desc
 runs.status in ('created', 'running', 'suspended', 'cancelling', 'rolling_back')
 
 -- name: found_active
--- Active runs, for a query that finds its runs in another way. It is written so that no plan begins with all active
--- runs.
+-- Active runs, for a query that finds its runs in another way. With this form of the condition, no query plan begins
+-- with all active runs.
 (runs.status || '') in ('created', 'running', 'suspended', 'cancelling', 'rolling_back')
 
 -- name: awake
@@ -87,7 +87,7 @@ unnest(
 ) as offer (workflow, version, stored_version, fingerprint, model, or_model, begun)
 
 -- name: known_model
--- A run's model, '' if only code of its name knows it: see Run.known_model.
+-- A run's model. It is '' if only the code of the run's workflow knows it: see Run.known_model.
 case when runs.model <> 'operation' and (
     (runs.model = 'function' and runs.claim = 0)
     or (runs.origin <> '' and (runs.bond <> 'called' or position(' #' in runs.origin) > 0))
@@ -96,7 +96,7 @@ case when runs.model <> 'operation' and (
 -- name: fits
 -- A run belongs to the offered code. The version of an operation is the topic of its message. Earlier versions of
 -- Perdure did not store it with the run. Code may be offered only for runs that have begun, or only for runs that have
--- not: a run has begun if it has a row with the number 1.
+-- not begun. A run has begun if it has a row with the number 1.
 runs.workflow = offer.workflow and runs.workflow_version = offer.stored_version
     and {known_model} in (offer.model, offer.or_model)
     and (
@@ -111,7 +111,7 @@ runs.workflow = offer.workflow and runs.workflow_version = offer.stored_version
     )
 
 -- name: offered
--- Runs that fit what an engine offers.
+-- Runs that fit an engine's offers.
 exists (select 1 from {offers} where {fits})
 
 -- name: event_columns
@@ -128,7 +128,7 @@ waits.number, waits.due_at, waits.attempts, waits.failure, waits.since, waits.de
 engines.id, engines.epoch, engines.alive, engines.batch, engines.host, engines.pid, engines.workflows, engines.started_at
 
 -- name: enroll
--- Register an engine with the next epoch, together with its first sign of life: nobody sees the engine without it.
+-- Register an engine with the next epoch, together with its first sign of life. So nobody sees the engine without it.
 with enrolled as (
     insert into engines (id, epoch, alive, batch, host, pid, workflows, started_at)
     values (:id, nextval('epochs'), true, 0, :host, :pid, :workflows, :started_at)
@@ -148,7 +148,7 @@ select {server_time}
 
 -- name: beat
 -- Renew the signs of life of this store's engines, and return their last batches. An engine that was marked dead has
--- none to renew.
+-- no sign of life to renew.
 with renewed as (
     update heartbeats set beat_at = clock_timestamp() where engine_id = any(:ids::text[]) returning engine_id
 )
@@ -165,8 +165,8 @@ select {engine_columns} from engines order by epoch
 select {engine_columns} from engines where alive order by epoch
 
 -- name: is_needless
--- A dead engine that can be forgotten: it owns nothing, and a later engine has the same code. So an engine that looks
--- for overdue runs still knows all code that there was.
+-- A dead engine that can be forgotten. It owns nothing, and a later engine has the same code. So an engine that looks
+-- for overdue runs still knows all code that engines have had.
 not old.alive and (
     old.workflows = '[]'
     or exists (
@@ -201,7 +201,8 @@ select count(*) from gone
 select {engine_columns} from engines where id = :id
 
 -- name: fence
--- Lock the engine's row until the end of the transaction, so that an engine that marks it dead waits for it.
+-- Lock the engine's row until the end of the transaction. Another engine that marks this engine dead waits for the
+-- lock.
 select {engine_columns} from engines where id = :id for key share
 
 -- name: retire
@@ -213,19 +214,19 @@ update runs set owner = null where {active} and owner = :id
 select bury_v1()
 
 -- name: end_dead_steps
--- End the step transactions of dead engines: they would keep their locks until somebody ends them.
+-- End the step transactions of dead engines. Otherwise these transactions would keep their locks.
 select end_dead_steps_v1()
 
 -- name: end_step
--- End a step's transaction whose connection was lost.
+-- End the transaction of a step whose connection was lost.
 select end_step_v1(:run, :claim, :position)
 
 -- name: is_step_open
 select is_step_open_v1(:run, :claim, :position, :silence::interval)
 
 -- name: cut_off
--- End sessions of Perdure that are idle in the middle of a statement and so keep their locks. The server has no timeout
--- for this: their processes are stopped between two messages of a request.
+-- End sessions of Perdure that are idle in the middle of a request and so keep their locks. Their processes are stopped
+-- between two messages of the request. The server has no timeout for this case.
 select pg_terminate_backend(pid) from pg_stat_activity
 where datname = current_database() and usename = current_user and state = 'active' and wait_event = 'ClientRead'
     and application_name in ('perdure writer', 'perdure reader') and state_change < clock_timestamp() - :silence::interval
@@ -298,8 +299,8 @@ select finish_journal_v1(
 )
 
 -- name: surroundings
--- Checks a connection of which nothing is known, and never fails: when its transaction began, whether runs can be
--- started in the schema, and whether this user may do that.
+-- Check a connection about which nothing is known. The result says when its transaction began, whether runs can be
+-- started in the schema, and whether this user may do that. The query never fails.
 select
     extract(epoch from transaction_timestamp())::text,
     exists (
@@ -342,8 +343,8 @@ select id, owner, version, claim from runs where id = any(:ids::text[])
 select id, revision from runs where id = any(:ids::text[])
 
 -- name: freed
--- The events that have won these positions, or any position of these runs, and all events of those runs that are over.
--- The latter is written so that no plan begins with all events that have won nothing.
+-- The events that have won one of these positions, or any position of these runs. Also all events of the runs that have
+-- ended. With this form of the condition, no query plan begins with all events that have won nothing.
 select {event_columns} from unnest(:run_ids::text[], :positions::text[]) as given (run_id, position)
 join events on events.run_id = given.run_id and events.position = given.position
 where events.position is not null
@@ -358,7 +359,7 @@ select {event_columns} from events
 where run_id is null and name = :name and number > :after and expires_at > :at order by number limit :limit
 
 -- name: shapes
--- The sets of fields by which waits for a name choose. Steps from shape to shape through the index.
+-- The sets of fields by which waits for a name filter. The query steps from set to set through the index.
 with recursive shapes as (
     (
         select shape from waits where name = :name and kind = 'event' and due_at is null order by shape limit 1
@@ -388,7 +389,7 @@ select count(*) from (
 ) as pending
 
 -- name: has_read
--- Of these retained events, those that a run has read or was given.
+-- Those of these retained events that a run has read or was given.
 select event_id from event_reads where run_id = :run_id and event_id = any(:ids::text[])
 union select id from events where run_id is not null and run_id = :run_id and not consumed and id = any(:ids::text[])
 
@@ -438,8 +439,8 @@ select id, name, value, fields, run_id, status, ended_at, consumed, at from dead
 select key, event_id from event_keys where key = any(:ids::text[])
 
 -- name: purge_events
--- Delete expired events, except those that have won a wait and those that are still being delivered. Also forget which
--- runs have read the retained ones.
+-- Delete expired events, except events that have won a wait and events that are still being delivered. Also forget
+-- which runs have read the deleted events.
 with gone as (
     delete from events where ctid = any(array(
         select ctid from events where position is null and expires_at <= :at and reached is null
@@ -472,7 +473,7 @@ where runs.parent_id is not null and runs.parent_id = any(:ids::text[]) and (run
 and runs.bond <> 'detached' order by runs.created_at, runs.id
 
 -- name: is_stray
--- The run of a wait is suspended, fits what is offered, and has no living owner. Runs are checked one by one, in the
+-- The run of a wait is suspended, fits an offer, and has no living owner. Runs are checked one by one, in the
 -- order of the waits.
 (
     select (runs.status || '') = 'suspended' and runs.hold_kind is null and {offered} and {forsaken}
@@ -480,7 +481,7 @@ and runs.bond <> 'detached' order by runs.created_at, runs.id
 )
 
 -- name: ripe_waits
--- Suspended runs that fit what is offered, have no living owner and are due before a time, the earliest first. A run is
+-- Suspended runs that fit an offer, have no living owner and are due before a time, the earliest first. A run is
 -- listed once for each of its waits.
 select waits.run_id, waits.due_at from waits
 where waits.due_at is not null and waits.due_at < :before and {is_stray}
@@ -491,19 +492,19 @@ order by waits.due_at limit :limit offset :offset
 (runs.model = 'operation' or (runs.status || '') in ('created', 'running', 'suspended'))
 
 -- name: is_due
--- A run that its deadline concerns. Ending a held run needs no engine's code.
+-- A run that its deadline can end. Ending a held run needs no code.
 case when runs.hold_kind is null then {offered} else {is_held_alive} end and {forsaken}
 
 -- name: ripe_deadlines
--- Runs whose deadline is due before a time. A held run that goes forward is listed too, and a held run of an operation
--- in either direction.
+-- Runs whose deadline is due before a time. Held runs are listed too, if their deadline can end them. These are runs
+-- that do not roll back, and all runs of operations.
 select runs.id, runs.deadline from runs
 where runs.deadline is not null and {active} and runs.deadline < :before
     and {is_due}
 order by runs.deadline limit :limit
 
 -- name: all_owners
--- All owners of active runs. Steps from owner to owner through the index instead of reading every run.
+-- All owners of active runs. The query steps from owner to owner through the index, and does not read every run.
 recursive owners as (
     (
         select runs.owner from runs where {active} and runs.owner is not null order by runs.owner limit 1
@@ -524,8 +525,8 @@ with {all_owners}
 select owner from owners where owner is not null and {is_dead}
 
 -- name: claimable
--- The oldest runs without an owner, without suspended and held ones. This is one short walk through the index for each
--- offer, which is why all columns of the index are in the order. Runs that another engine is just claiming are skipped.
+-- The oldest runs without an owner. Suspended and held runs are left out. The query reads a short part of the index for
+-- each offer, so all columns of the index are in the order. Runs that another engine is just claiming are skipped.
 select found.created_at, found.id, false as is_orphaned
 from {offers}
 cross join lateral (
@@ -547,8 +548,8 @@ cross join lateral (
 ) as found
 
 -- name: blocked
--- A run without a living owner that is blocked with other code than the offered one: see kernel/fingerprints.py. An
--- offer without a fingerprint is other code.
+-- A blocked run that has no living owner and was tried only with other code than the offered code: see
+-- kernel/fingerprints.py. An offer without a fingerprint counts as other code.
 runs.hold_kind is not null and runs.hold_kind = 'blocked' and {found_active} and {forsaken} and exists (
     select 1 from {offers} where {fits} and runs.hold_fingerprint <> ''
         and position(' ' || offer.fingerprint || ' ' in ' ' || runs.hold_fingerprint || ' ') = 0
@@ -609,7 +610,7 @@ select run_id, seq, position, kind, name, value, failure, attempts, started_at, 
 from journal where run_id = any(:ids::text[]) order by run_id, seq
 
 -- name: archived
--- Entries that retries have archived, with their attempt first.
+-- Entries that retries have archived. The first column is the attempt.
 select attempt, run_id, seq, position, kind, name, value, failure, attempts, started_at, at, digest
 from journal_archive where run_id = :run_id order by attempt, seq
 
@@ -633,7 +634,8 @@ order by id limit :limit
 select status from runs where id = :run_id
 
 -- name: published
--- Values that a run has published, under one key or all, in the order of the fields of kernel.rows.PublishedValue.
+-- Values that a run has published, under one key or under all keys. The columns have the order of the fields of
+-- kernel.rows.PublishedValue.
 select run_id, key, value, at from published
 where run_id = :run_id and (:key::text is null or key = :key::text) order by key
 
@@ -649,7 +651,8 @@ select run_id, stream, "offset", value, at, position, attempt from (
 where before is null or before < :chars_max order by "offset"
 
 -- name: streams
--- The names of a run's streams, and their lengths. Steps from name to name through the key instead of reading items.
+-- The names of a run's streams, and their lengths. The query steps from name to name through the key, and reads no
+-- items.
 with recursive names (stream) as (
     select min(stream) from stream_items where run_id = :run_id
     union all
@@ -666,8 +669,8 @@ from names where names.stream is not null order by names.stream
 select post_v1(array[row(:run_id, :sender, :slot, :op, :at)::mail_v1])
 
 -- name: addressed
--- Mail that an engine may answer, joined with its run, if that exists. Mail is consumed soon, so the query reads the
--- mail, not the runs.
+-- Mail that an engine may answer, joined with its run if the run exists. Mail is consumed soon, so the query begins
+-- with the mail and not with the runs.
 from mail left join runs on runs.id = mail.run_id where (runs.owner = :engine_id or {forsaken})
 
 -- name: mail
@@ -729,7 +732,7 @@ select count(*) from gone
 select id from mail where id = any(:ids::bigint[])
 
 -- name: filters
--- The conditions of a RunFilter except the cursor. Null stands for a condition that was not given.
+-- The conditions of a RunFilter except the cursor. Null means that the condition was not given.
 (:workflow::text is null or runs.workflow = :workflow::text)
 and (:statuses::text[] is null or runs.status = any(:statuses::text[]))
 and (:hold::text is null or runs.hold_kind = :hold::text)
@@ -741,7 +744,7 @@ and (:tags::text is null or runs.tags::jsonb @> :tags::text::jsonb)
 runs.created_at >= :created_from and (runs.created_at, runs.id) < (:before_at, :before_id)
 
 -- name: by_parent
--- The starting points of listings. Each listing is one of these with the filters, once for each status.
+-- The parts of listings that find runs. A listing is one of these with the filters, once for each status.
 from runs where runs.parent_id = :parent_id::text and {window}
 
 -- name: by_hold
@@ -779,7 +782,7 @@ order by created_at desc, id desc limit :limit
 order by found.created_at desc, found.run_id desc limit :limit
 
 -- name: hint
--- Notify these engines, the owners of these runs, and all engines if a run has no owner, that there may be work.
+-- Notify these engines and the owners of these runs that they may have work. If a run has no owner, notify all engines.
 select pg_notify(:channel, who) from (
     select case when octet_length(runs.owner) < 4000 then runs.owner else '*' end as who
     from unnest(:run_ids::text[]) as wanted (id) left join runs on runs.id = wanted.id

@@ -1,4 +1,4 @@
-"""Runs read from the tables: in a snapshot, or inside a transaction that writes."""
+"""Reads of runs, in a snapshot or inside a transaction that writes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def fetch(connection: Connection, query: str, **variables: Any) -> Sequenc
 async def due_waits(connection: Connection, wanted: Mapping[str, Any], limit: int) -> list[tuple[int, str, bool]]:
     """Return the runs whose waits are due.
 
-    Waits are read page by page, since a run can have many waits but is listed once.
+    Waits are read page by page, because a run can have many waits but is listed only once.
     """
     found: dict[str, int] = {}
     offset = 0
@@ -66,7 +66,7 @@ async def _mailboxes(connection: Connection, ids: Sequence[str]) -> tuple[Readin
 
 
 async def journal(connection: Connection, run_id: str) -> tuple[str, list[Entry]]:
-    """Return a run's input and journal, for people. Raises RunNotFound."""
+    """Return a run's input and journal, for display. Raises RunNotFound."""
     inputs = await fetch(connection, "inputs", ids=[run_id])
     entries = [shown_entry_of(row) for row in await fetch(connection, "journals", ids=[run_id])]
     if not inputs:
@@ -81,7 +81,8 @@ async def journals(connection: Connection, ids: Sequence[str]) -> dict[str, Jour
 async def load_whole(connection: Connection, ids: Sequence[str]) -> dict[str, tuple[LoadedRun, Journal]]:
     """Load runs with their journals.
 
-    It uses no snapshot, since a snapshot would cost two more requests. Instead, journals are read after their runs.
+    This uses no snapshot, because a snapshot would take two more requests. Instead, the journals are read after their
+    runs.
     """
     found = {one.run.id: one for one in await load_now(connection, ids)}
     whole = await _journals(connection, [*found], {run_id: one.waits for run_id, one in found.items()})
@@ -121,10 +122,10 @@ async def status(connection: Connection, run_id: str) -> str:
 
 
 class Snapshot:
-    """Several reads of one state of the database, on one connection."""
+    """Several reads of the same state of the database, with one connection."""
 
     def __init__(self, lane: AbstractAsyncContextManager[Connection], settings: str = "") -> None:
-        """Take the connection from `lane`. The statements in `settings` apply to these reads alone."""
+        """Take the connection from `lane`. The statements in `settings` apply only to these reads."""
         self._lane = lane
         self._begin = f"begin isolation level repeatable read read only; {settings}"
         self._connection: Connection

@@ -1,7 +1,7 @@
 """Three database roles instead of one.
 
-An owner creates and changes the tables. A role for engines only uses them. A role for callers starts runs in
-transactions of its own, and can do nothing else.
+An owner creates and changes the tables. A role for engines only reads and writes the tables. A role for callers can
+start runs in transactions of its own, and nothing else.
 """
 
 from __future__ import annotations
@@ -23,28 +23,29 @@ _CALLER_GRANTS: Final = Path(__file__).with_name("caller_grants.sql").read_text(
 
 
 def grants(role: str, schema: str = "perdure") -> str:
-    """Return the SQL that gives a role all rights that an engine needs, and no others. It can be repeated at any
-    time."""
+    """Return the SQL that gives a role all rights that an engine needs, and no other rights. It can be repeated at any
+    time.
+    """
     return _GRANTS.format(schema=_quoted(schema), role=_quoted(role))
 
 
 def caller_grants(role: str, schema: str = "perdure") -> str:
-    """Return the SQL that lets a role start runs and emit messages in transactions of its own (`connection=`).
+    """Return the SQL with which a role can start runs and emit messages in transactions of its own (`connection=`).
 
-    It takes every other right in the schema from the role. It can be repeated at any time.
+    The SQL removes every other right in the schema from the role. It can be repeated at any time.
     """
     return _CALLER_GRANTS.format(schema=_quoted(schema), role=_quoted(role))
 
 
 async def upgrade(url: str, *, runtime_role: str | None = None, caller_role: str | None = None) -> None:
-    """Create the schema or bring it up to date, and grant rights. Call it as the owner of the schema.
+    """Create or upgrade the schema, and grant rights. Call it as the owner of the schema.
 
     `runtime_role` gets all rights that an engine needs. `caller_role` gets only the rights that `start(connection=…)`
     and `emit(connection=…)` need.
 
-    Engines that connect as the owner upgrade the schema themselves. Other engines need this before they start, and
-    after each new version of Perdure. It can be repeated at any time. A crash leaves whole migrations, and the rights
-    as they were. Raises Misuse, StoreBusy, StoreBroken, SchemaTooNew.
+    Engines that connect as the owner upgrade the schema themselves. If an engine connects as another role, call this
+    before the engine starts, and after each upgrade of Perdure. It can be repeated at any time. A crash leaves no
+    half-done migration, and the rights as they were. Raises Misuse, StoreBusy, StoreBroken, SchemaTooNew.
     """
     address = parse(url)
     if runtime_role is not None and runtime_role == caller_role:
@@ -68,9 +69,9 @@ async def upgrade(url: str, *, runtime_role: str | None = None, caller_role: str
 
 
 async def schema_version(url: str) -> int | None:
-    """Return the version of the schema: 0 if the schema is empty, None if it does not exist.
+    """Return the version of the schema. It is 0 if the schema is empty, and None if the schema does not exist.
 
-    Changes nothing. Raises Misuse, StoreBusy, StoreBroken, SchemaTooNew.
+    This changes nothing. Raises Misuse, StoreBusy, StoreBroken, SchemaTooNew.
     """
     address = parse(url)
     try:
@@ -84,9 +85,10 @@ async def schema_version(url: str) -> int | None:
 
 
 async def lacking(url: str) -> list[str]:
-    """Return the tables, and the rights on tables, that a store needs and this user lacks, as texts for people.
+    """Return the tables, and the rights on tables, that a store needs and this user does not have. They are texts for
+    people.
 
-    Changes nothing. Raises the same errors as `schema_version`.
+    This changes nothing. Raises the same errors as `schema_version`.
     """
     address = parse(url)
     query = QUERIES["lacking"]

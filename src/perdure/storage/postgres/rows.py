@@ -1,4 +1,4 @@
-"""Records as rows and rows as records. Rows that are read are checked: see perdure.storage.damage."""
+"""Conversion of records to rows, and of rows to records. Rows that are read are checked: see perdure.storage.damage."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def json_text(value: object) -> str:
 def new_run(write: RunWrite, base: int | None) -> Row:
     """Return the row of a new run.
 
-    `base` is added to the batch's numbers; None if the batch has no numbers.
+    `base` is added to the batch's numbers. It is None if the batch has no numbers.
     """
     run = write.run
     outcome = write.outcome or Outcome()
@@ -143,7 +143,7 @@ def published_row(value: PublishedValue) -> Row:
 
 
 def stream_item_rows(items: Iterable[StreamItem]) -> list[Row]:
-    """Return the rows of stream items. If a mark occurs twice in a batch, the first item counts."""
+    """Return the rows of stream items. If a mark occurs twice in a batch, only the first item is stored."""
     said: set[tuple[str, tuple[int, int]]] = set()
     rows: list[Row] = []
     for item in items:
@@ -161,7 +161,7 @@ def stream_item_rows(items: Iterable[StreamItem]) -> list[Row]:
 
 
 def run_of(row: Sequence[Any]) -> Run:
-    """Convert a row to a run. If the row is damaged, the run has a hold that says so."""
+    """Convert a row to a run. If the row is damaged, the run has a hold that reports the damage."""
     values = dict(zip(_RUN_FIELDS, row, strict=False))
     values["tags"] = decoded(_decode_tags, row[_TAGS_AT])
     values["hold"] = None if row[_HOLD_AT] is None else decoded(_decode_hold, row[_HOLD_AT])
@@ -174,12 +174,14 @@ def stored_run_of(row: Sequence[Any]) -> StoredRun:
 
 
 def entry_of(row: Sequence[Any]) -> Entry:
-    """Convert a row to an entry that a run resumes with. Raises RowDamaged."""
+    """Convert a row to an entry with which a run resumes. Raises RowDamaged."""
     return record_of(Entry, dict(zip(Entry.__struct_fields__, row, strict=True)), row)
 
 
 def shown_entry_of(row: Sequence[Any], table: str = "journal") -> Entry:
-    """Convert a row to an entry, for people. If the row is damaged, the entry has a failure that says so."""
+    """Convert a row to an entry, for display. If the row is damaged, the entry has a failure that reports the
+    damage.
+    """
     return shown_entry(dict(zip(Entry.__struct_fields__, row, strict=True)), row, table)
 
 
@@ -196,12 +198,12 @@ def staged_of(row: Sequence[Any]) -> Staged:
 
 
 def event_of(row: Sequence[Any]) -> Event:
-    """Convert a row to an event that a run resumes with. Raises RowDamaged."""
+    """Convert a row to an event with which a run resumes. Raises RowDamaged."""
     return record_of(Event, _event_values(row), row)
 
 
 def shown_event_of(row: Sequence[Any]) -> Event:
-    """Convert a row to an event, for people."""
+    """Convert a row to an event, for display."""
     return shown(Event, _event_values(row), row)
 
 
@@ -210,7 +212,7 @@ def _event_values(row: Sequence[Any]) -> dict[str, Any]:
 
 
 def letter_of(row: Sequence[Any]) -> DeadLetter:
-    """Convert a row to a dead letter. If the row is damaged, its status says so."""
+    """Convert a row to a dead letter. If the row is damaged, its status reports the damage."""
     return shown_letter(_with_fields(dict(zip(DeadLetter.__struct_fields__, row, strict=True))), row)
 
 

@@ -1,6 +1,6 @@
-"""Rows that belong to no run, written inside a commit: records, tokens, sessions and handlers.
+"""Rows that belong to no run: records, tokens, sessions and handlers. They are written inside a commit.
 
-They are rare, so each is a statement of its own in the batch's transaction.
+They are rare, so each row has a statement of its own in the batch's transaction.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from perdure.storage.postgres.queries import Query
 
 
 async def write(connection: Connection, shared: SharedWrites, at: int) -> None:
-    """Write a batch's records, tokens, sessions and handlers. Raises CommitConflict if another engine has written one
-    of them already."""
-    # Rows are locked in this order, so that engines that write the same names do not deadlock.
+    """Write a batch's records, tokens, sessions and handlers. Raises CommitConflict if another engine has already
+    written one of them.
+    """
+    # Rows are always locked in this order. So engines that write the same names do not deadlock.
     for record in sorted(shared.records, key=lambda one: (one.kind, one.name, one.version)):
         if not await _execute(connection, records.QUERIES["insert_record"], **asdict(record)):
             raise CommitConflict(frozenset())
@@ -42,5 +43,5 @@ async def write(connection: Connection, shared: SharedWrites, at: int) -> None:
 
 
 async def _execute(connection: Connection, query: Query, **variables: Any) -> bool:
-    """Execute a statement. Returns whether it gave a row."""
+    """Execute a statement, and return whether it returned a row."""
     return bool(await connection.fetch(query.sql, *query.arguments(variables)))

@@ -1,4 +1,4 @@
-"""Runs: for the coordinator, for lists, and for people. The reads are in reads.py and lists.py."""
+"""Runs, for the coordinator, for lists and for display. reads.py and lists.py do the reading."""
 
 from __future__ import annotations
 

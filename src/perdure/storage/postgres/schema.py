@@ -1,4 +1,4 @@
-"""The tables: which version a schema has, and the migrations that bring it up to date."""
+"""The tables: the version of a schema, and the migrations that upgrade it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ TABLES: Final = frozenset(
 
 
 async def migrate(connection: Connection, schema: str) -> None:
-    """Create the schema if it does not exist, and apply the migrations that it lacks, each in a transaction of its own.
+    """Create the schema if it does not exist, and apply the missing migrations. Each migration has a transaction of its
+    own.
 
-    Safe with other processes: the process that gets the lock second finds the work done. A crash leaves whole
-    migrations. Raises SchemaTooNew. Raises StoreBroken if the schema has somebody else's tables, or if this user lacks
-    the rights.
+    Several processes may call this at the same time. The process that gets the lock second finds the work done. A crash
+    leaves no half-done migration. Raises SchemaTooNew. Raises StoreBroken if the schema has tables that are not
+    Perdure's, or if this user lacks the rights.
     """
     version = await inspect(connection, schema)
     if version == SCHEMA_VERSION:
@@ -63,7 +64,7 @@ async def _apply(connection: Connection, schema: str) -> None:
 
 
 async def inspect(connection: Connection, schema: str) -> int | None:
-    """Return the version of the schema: 0 if the schema is empty, None if it does not exist.
+    """Return the version of the schema. It is 0 if the schema is empty, and None if the schema does not exist.
 
     Raises SchemaTooNew, StoreBroken.
     """

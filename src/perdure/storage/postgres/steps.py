@@ -1,11 +1,11 @@
-"""Transactional steps: a step's writes to its own tables, and its result, in one transaction.
+"""Transactional steps: a step's writes to its own tables, and its result, are in one transaction.
 
-Each step has its own connection while it runs. There are only a few connections, and further steps wait until a
-connection is free. Before the body begins, the transaction checks that this engine still owns the run. At the end it
-checks again, with locks. So the run's row is locked only for as long as a commit takes, however long the step takes.
+While a step runs, it has a connection of its own. There are only a few connections. Other steps wait until a connection
+is free. Before the body begins, the transaction checks that this engine still owns the run. At the end, the transaction
+checks this again, with locks. So the run's row is locked only as long as a commit takes, even if the step takes long.
 
-A broken connection, a server without space, or a conflict with another transaction is not a failure of the step: it
-raises StoreBusy. If a connection was lost and the server still has its session open, the session is ended.
+A broken connection, a server without space, or a conflict with another transaction is not a failure of the step. It
+raises StoreBusy. If a connection was lost and the server still has the session open, the session is ended.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from perdure.storage.postgres.liveness import SignsOfLife
 from perdure.storage.postgres.reads import fetch
 from perdure.storage.postgres.rows import staged_of
 
-LANES: Final = 4  # transactional steps that run at once, each on its own connection
+LANES: Final = 4  # how many transactional steps run at once, each with its own connection
 
 _DEAD = 1
 _LOST = 2
 _BUSY = 4
-_ANSWER_SHARE: Final = 0.8  # of the lease: the longest wait for an answer to the store's own statements,
-_ANSWER_MIN_S: Final = 5.0  # but never shorter than this, since some statements wait for locks
+_ANSWER_SHARE: Final = 0.8  # the longest wait for an answer to the store's own statements, as a part of the lease
+_ANSWER_MIN_S: Final = 5.0  # the smallest value of this limit, because some statements wait for locks
 
 # Methods that would take the connection away from the store.
 _REFUSED: Final = frozenset({"close", "terminate", "reset", "add_listener", "add_termination_listener"})
@@ -67,13 +67,14 @@ Body = Callable[[Any], Awaitable[Staged]]
 
 
 class StepConnection:
-    """The connection that a step gets: asyncpg's connection without the methods that would end it. It works until the
-    step ends."""
+    """The connection that a step gets. It is asyncpg's connection without the methods that would end it. It can be used
+    until the step ends.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection: Connection | None = connection
         self.watched = connection
-        self._faults: list[BaseException] = []  # errors of the server, not of a statement
+        self._faults: list[BaseException] = []  # errors of the server that no statement causes
         self._used_at = time.monotonic()
         self._lost_at: float | None = None
         connection.add_query_logger(self._note_query)
@@ -89,7 +90,7 @@ class StepConnection:
         return getattr(self._connection, name)
 
     async def has_store_failed(self) -> bool:
-        """Whether the connection, or the server, has failed during the step so far."""
+        """Return whether the connection or the server has failed during the step so far."""
         if self._connection is None or self._connection.is_closed():
             return True
         try:
@@ -100,8 +101,9 @@ class StepConnection:
         return bool(self._faults)
 
     async def fault(self, *, works: bool) -> BaseException | None:
-        """Return the error of the store that made the step fail, or None if the step failed by itself. Called after the
-        rollback."""
+        """Return the error of the store that made the step fail. Return None if the step failed by itself. This is
+        called after the rollback.
+        """
         if not works:
             return ConnectionError("the connection broke during the step")
         for fault in self._faults:
@@ -110,19 +112,19 @@ class StepConnection:
         return None
 
     def has_rested(self, limit_s: float) -> bool:
-        """Whether the server ended the session because the step left it idle for too long.
+        """Return whether the server ended the session because the step left it idle for too long.
 
-        The driver does not report why the server ends an idle session, so this is judged by the time.
+        The driver does not report why the server ended an idle session. So the time decides.
         """
         lost_at = time.monotonic() if self._lost_at is None else self._lost_at
         return lost_at - self._used_at >= limit_s
 
     def close_to_step(self) -> None:
-        """Close the connection to a step that has ended, so that tasks that the step left behind cannot use it."""
+        """Close the connection for a step that has ended, so that tasks that the step has left behind cannot use it."""
         self._connection = None
 
     def end(self) -> None:
-        """Stop watching the connection. The transaction has ended, so its errors no longer matter."""
+        """Stop watching the connection. The transaction has ended, so errors no longer matter."""
         self.watched.remove_query_logger(self._note_query)
         self.watched.remove_termination_listener(self._note_loss)
 
@@ -136,7 +138,7 @@ class StepConnection:
 
 
 async def _refuses_writes(connection: Connection) -> bool:
-    """Whether the server accepts no writes at all. False if only this transaction was set to read-only."""
+    """Return whether the server accepts no writes at all. Return False if only this transaction is read-only."""
     question = "select pg_is_in_recovery() or current_setting('default_transaction_read_only')::boolean"
     try:
         return bool(await connection.fetchval(question))
@@ -153,10 +155,12 @@ class _BodyFailed(Exception):
 
 
 class StepTransactions:
-    """Runs the bodies of steps, each in its transaction."""
+    """Runs the bodies of steps, each in its own transaction."""
 
     def __init__(self, address: Address, others: Lanes, signs: SignsOfLife) -> None:
-        """Set up the lanes of steps. `others` ask the server about transactions whose connection was lost."""
+        """Set up the lanes of steps. `others` are lanes that ask the server about transactions whose connection was
+        lost.
+        """
         # The schema's name was checked when the URL was parsed. The functions themselves know their schema.
         self._entering = f'select state, (entry).* from "{address.schema}".enter_step_v2($1, $2, $3, $4, $5, $6)'  # noqa: S608
         self._staging = f'select "{address.schema}".stage_v2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)'
@@ -171,7 +175,9 @@ class StepTransactions:
         self._alone: WeakValueDictionary[tuple[str, int, str], asyncio.Lock] = WeakValueDictionary()
 
     async def transact(self, place: StepPlace, body: Body) -> Staged:
-        """Run a step's body in a transaction, as the port says. Raises the body's own errors unchanged."""
+        """Run a step's body in a transaction, as `CommitStore.transact` describes. Raises the body's own errors
+        unchanged.
+        """
         key = (place.run_id, place.claim, place.position)
         alone = self._alone.get(key)
         if alone is None:
@@ -180,8 +186,8 @@ class StepTransactions:
             try:
                 return await self._in_turn(place, body)
             except (StoreBusy, OutcomeUnknown):
-                # The server may not know that the connection is lost. This does not wait for a free connection: the
-                # open session keeps its locks, and all connections may be waiting for these locks.
+                # The server may not know yet that the connection is lost. This request does not wait for a free
+                # connection. The open session keeps its locks, and all connections may be waiting for these locks.
                 with suppress(StoreError):
                     await self._ask_others("end_step", place)
                 raise
@@ -205,8 +211,8 @@ class StepTransactions:
                     connection.terminate()
                 is_ours = isinstance(error, (PerdureError, *FAULTS)) or not isinstance(error, Exception)
                 if not is_ours and connection.is_closed():
-                    # The connection was cut between two messages of one request, and the driver uses an attribute that
-                    # it has cleared.
+                    # The connection was closed between two messages of one request. In this case the driver uses an
+                    # attribute that it has already cleared.
                     raise asyncpg.ConnectionDoesNotExistError("the connection was cut during a request") from error
                 await self._clean(connection)
                 raise
@@ -223,7 +229,7 @@ class StepTransactions:
 
     @contextmanager
     def _in_time(self, connection: Connection) -> Generator[None]:
-        """Limit the time of the store's own statements: a missing answer means that the connection is lost."""
+        """Limit the time of the store's own statements. If an answer is missing, the connection is lost."""
         guard = asyncio.get_running_loop().call_later(self._answer_s, connection.terminate)
         try:
             yield
@@ -262,8 +268,8 @@ class StepTransactions:
         return staged
 
     async def _enter(self, connection: Connection, place: StepPlace, mark: str) -> Staged | None:
-        """Check that this engine still owns the run. Returns the staged result of the step, or None if nothing is
-        staged yet.
+        """Check that this engine still owns the run. Return the staged result of the step, or None if nothing is staged
+        yet.
 
         Raises Fenced, CommitConflict, StoreBusy.
         """
@@ -278,7 +284,7 @@ class StepTransactions:
         if row[1] is not None:
             return staged_of(row[1:])
         if not self._signs.is_lasting():
-            # The process may have been stopped while the answer was on its way.
+            # The process may have been stopped while it waited for the answer.
             async with self._others.use() as other:
                 await self._signs.renew(other)
             if not self._signs.is_lasting():
@@ -309,7 +315,9 @@ class StepTransactions:
             guard.close_to_step()
 
     async def _watch(self, connection: Connection, place: StepPlace) -> None:
-        """Cut the connection if the server no longer has the transaction, since no answer would ever come on it."""
+        """If the server no longer has the transaction, close the connection by force, because no answer would ever
+        come.
+        """
         while True:
             await asyncio.sleep(self._silence_s)
             with suppress(StoreError):
@@ -318,7 +326,7 @@ class StepTransactions:
                     return
 
     async def _check(self, guard: StepConnection, place: StepPlace, error: Exception, *, works: bool) -> None:
-        """Raise StoreBusy if the step failed because of the store. Otherwise the failure is the step's own."""
+        """Raise StoreBusy if the step failed because of the store. Otherwise the step itself has failed."""
         with self._in_time(guard.watched):
             fault = await guard.fault(works=works)
         if fault is None:
@@ -341,16 +349,17 @@ class StepTransactions:
                     self._staging, self._silence_ms, place.engine_id, place.epoch, mark, *astuple(staged)
                 )
         except Exception as error:
-            # This is the step's own failure: it left the transaction idle for too long, left a statement under way, or
-            # caught the error of a statement and went on. If the connection broke instead, the rollback finds that out.
+            # The step itself has failed. It left the transaction idle for too long, left a statement running, or caught
+            # the error of a statement and went on. If the connection broke instead, the rollback finds that out.
             if is_lost(error) or isinstance(error, asyncpg.InFailedSQLTransactionError):
                 raise _BodyFailed(error) from error
             raise
         return state
 
     async def _roll_back(self, connection: Connection, transaction: Transaction) -> bool:
-        """Roll back, or cut the connection, so that the server rolls back. Returns whether the connection worked until
-        then."""
+        """Roll back. If that is not possible, close the connection by force, so that the server rolls back. Returns
+        whether the connection still worked.
+        """
         if connection.is_closed():
             return False
         try:
@@ -365,7 +374,7 @@ class StepTransactions:
         return True
 
     async def _clean(self, connection: Connection) -> None:
-        """Reset the session, so that the next step finds no settings or locks of this step."""
+        """Reset the session, so that the next step finds no settings and no locks of this step."""
         try:
             if not connection.is_closed():
                 with self._in_time(connection):
@@ -375,7 +384,7 @@ class StepTransactions:
 
 
 def _is_in_flight(error: BaseException | None) -> bool:
-    """Whether a statement was under way when the connection broke."""
+    """Return whether a statement was running when the connection broke."""
     while error is not None:
         if isinstance(error, asyncpg.ConnectionDoesNotExistError):
             return True

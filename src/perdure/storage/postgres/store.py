@@ -1,6 +1,6 @@
-"""The store in a Postgres database. The guarantees of the methods are in perdure.ports.
+"""The store in a Postgres database. perdure.ports describes the guarantees of the methods.
 
-This module writes batches. The other slices of the store, one for each noun, are in the modules of that name.
+This module writes batches. Each other slice of the store is in the module that is named after its noun.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PostgresStore(
     PostgresMail,
     PostgresRetention,
 ):
-    """A store in the schema of a database. The schema is created if it is missing."""
+    """A store in the schema of a database. If the schema does not exist, it is created."""
 
     transacts: Transacts = "async"
 
@@ -66,7 +66,7 @@ class PostgresStore(
 
     @property
     def poll_s(self) -> float:
-        # A store that cannot receive hints looks more often.
+        # A store that cannot get hints looks more often.
         return min(0.25 if self._db.address.direct.is_pooled else 1.0, self._db.address.lease_s / 4)
 
     async def commit(self, batch: Batch) -> Committed:
@@ -79,7 +79,7 @@ class PostgresStore(
             raise
         self._db.signs.committed(batch.engine_id, batch.number)
         if not self._db.signs.is_lasting():
-            # The commit shows that the engine is alive. Its heartbeat has trouble, or the process was stopped for a
+            # This commit shows that the engine is alive. Its heartbeat has a problem, or the process was stopped for a
             # while.
             with suppress(StoreError):
                 async with self._db.lanes.use() as connection:
@@ -99,8 +99,9 @@ class PostgresStore(
         return taken
 
     def _addressees(self, batch: Batch, committed: Committed) -> tuple[set[str], set[str]]:
-        """Return the runs whose owners, or possible owners, may have work after a batch, and the engines that get
-        answers."""
+        """Return the runs whose owners or possible owners may have work after a batch. Also return the engines that get
+        replies.
+        """
         runs = {mail.run_id for mail in batch.mail}
         if committed.won:
             runs.update(winners_elsewhere(batch, committed))

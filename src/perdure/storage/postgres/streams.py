@@ -1,4 +1,4 @@
-"""Values that runs publish and items of their streams, read in pages. commit.py writes them."""
+"""Values that runs publish, and items of their streams. They are read in pages. commit.py writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks: the batch's changes to them, and reading them."""
+"""Tasks: writing the batch's changes, and reading."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def listing_of_tasks(wanted: TaskFilter) -> tuple[str, dict[str, Any]]:
 
 
 def task_of(row: Sequence[Any]) -> Task:
-    """Convert a row to a task. If the row is damaged, the task has a status that says so."""
+    """Convert a row to a task. If the row is damaged, the task has a status that reports the damage."""
     return shown_task(dict(zip(Task.__struct_fields__, row, strict=True)), row)
 
 
@@ -60,7 +60,8 @@ class PostgresTasks(PostgresSlice):
         self, *, queue: str, worker: str, lease_us: int, at: int, limit: int, actor: str = ""
     ) -> list[Task]:
         """Claim tasks for a worker. If the connection breaks, a claim may be committed without the worker's knowledge.
-        Then its lease runs out."""
+        Then the lease of this claim expires.
+        """
         wanted = {
             "queue": queue,
             "worker": worker,

@@ -1,4 +1,4 @@
-"""Tokens of the HTTP API and sessions of the dashboard: written in transactions of their own, and read."""
+"""Tokens of the HTTP API and sessions of the dashboard: writes in transactions of their own, and reads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_session(connection: sqlite3.Connection, *, id: str) -> StoredSession | 
 
 
 def write(connection: sqlite3.Connection, *, query: str, variables: dict[str, Any]) -> int:
-    """Execute a statement and return how many rows it has written."""
+    """Execute a statement, and return how many rows it has written."""
     with transaction(connection):
         return connection.execute(QUERIES[query], variables).rowcount
 

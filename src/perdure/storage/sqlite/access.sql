@@ -43,6 +43,6 @@ select {session_columns} from perdure_sessions where id = :id
 delete from perdure_sessions where id = :id
 
 -- name: purge_sessions
--- Delete expired sessions, those that expired first.
+-- Delete expired sessions. The sessions that expired first are deleted first.
 delete from perdure_sessions
 where id in (select id from perdure_sessions where until <= :at order by until limit :limit)

@@ -1,4 +1,4 @@
-"""Artifacts: written inside a commit, and read."""
+"""Artifacts: writes inside a commit, and reads."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _drop(connection: sqlite3.Connection, run_id: str, first: int) -> None:
 
 
 def _having_artifacts(connection: sqlite3.Connection, fates: dict[str, str]) -> dict[str, str]:
-    """Return the fates of the runs that have artifacts, in the order of the batch. Most runs have none."""
+    """Return the fates of those runs that have artifacts, in the order of the batch. Most runs have no artifacts."""
     if not fates:
         return fates
     found = connection.execute(QUERIES["having_artifacts"], {"ids": json_text(list(fates))}).fetchall()

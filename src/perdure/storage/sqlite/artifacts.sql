@@ -6,11 +6,11 @@ id, run_id, name, type, form, media_type, size, digest, workflow, step, position
 staged_at, published_at, chunks
 
 -- name: visible
--- Published artifacts, and, if asked for, staged ones.
+-- Published artifacts. If requested, also staged artifacts.
 (state = 'published' or (:staged and state = 'staged'))
 
 -- name: insert_artifact
--- Insert an artifact. One that workflow code has staged before is left as it is.
+-- Insert an artifact. If workflow code has already staged it, it stays unchanged.
 insert into artifacts (
     id, run_id, name, type, form, media_type, size, digest, workflow, step, position, attempt, seq, number, state, version,
     staged_at, published_at, chunks, content
@@ -33,24 +33,24 @@ delete from artifact_chunks where artifact_id = :id and not exists (select 1 fro
 delete from artifact_chunks where run_id = :run_id and artifact_id not in (select id from artifacts where run_id = :run_id)
 
 -- name: having_artifacts
--- Of these runs, those that have artifacts, or chunks.
+-- Those of these runs that have artifacts or chunks.
 select value from json_each(:ids)
 where exists (select 1 from artifacts where run_id = value) or exists (select 1 from artifact_chunks where run_id = value)
 
 -- name: drop_artifacts
--- Delete what a run has staged from an entry on.
+-- Delete the artifacts that a run has staged from an entry on.
 delete from artifacts where run_id = :run_id and state <> 'published' and seq >= :first
 
 -- name: outdate_artifacts
--- A run begins again: what it has staged stays, and its code may stage more.
+-- A run begins again. Its staged artifacts stay, and its code may stage more.
 update artifacts set seq = seq - :lap where run_id = :run_id and state <> 'published'
 
 -- name: move_artifacts
--- Set aside what a run has staged, or stage it again.
+-- Set aside the staged artifacts of a run, or stage them again.
 update artifacts set state = :state where run_id = :run_id and state <> 'published' and state <> :state
 
 -- name: staged
--- What a run has staged, in the order of staging.
+-- The staged artifacts of a run, in the order of staging.
 select id, name from artifacts where run_id = :run_id and state <> 'published'
 order by seq, position = '', coalesce(number, 0), id
 

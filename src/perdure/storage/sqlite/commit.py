@@ -1,4 +1,4 @@
-"""One batch, one transaction."""
+"""A commit: one batch is one transaction."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ _HISTORY: Final = ("clear_journal", "clear_archive", "clear_history_payloads", "
 
 
 class Plan(Struct):
-    """A batch as statements to execute.
+    """A batch in the form of statements.
 
     The thread that requests the commit makes the plan. So the writer's thread holds its transaction only for as long as
-    the statements take. The two threads share the GIL, so planning in the writer's thread would gain nothing.
+    the statements take. Planning in the writer's thread would not be faster, because the two threads share the GIL.
     """
 
     batch: Batch
@@ -132,7 +132,9 @@ def plan(batch: Batch) -> Plan:
 
 
 def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
-    """Apply a batch, or find that it was applied before. Raises Fenced, CommitConflict, StoreBusy, sqlite3.Error."""
+    """Apply a batch, or find out that it was applied before. Raises Fenced, CommitConflict, StoreBusy,
+    sqlite3.Error.
+    """
     batch = planned.batch
     try:
         with transaction(connection):
@@ -180,7 +182,7 @@ def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
     except _RunConflict:
         raise _conflict(connection, batch) from None
     except sqlite3.IntegrityError:
-        # An audit row with this number exists: another process has changed the run at the same moment.
+        # An audit row with this number exists, so another process has changed the run at the same moment.
         rows = connection.execute(QUERIES["revisions"], {"ids": json_text([*batch.runs])}).fetchall()
         if stale := outdated(batch, dict(rows)):
             raise CommitConflict(frozenset(stale)) from None
@@ -188,14 +190,18 @@ def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
 
 
 def _without_sleep(planned: Plan, awake: set[str]) -> Plan:
-    """Return the plan without suspending these runs, since the events that they are about to wait for have arrived."""
+    """Return the plan without the suspension of these runs, because the events for which they would wait have
+    arrived.
+    """
     writes, audit = awakened(planned.batch, awake)
     runs, _ = _run_executions(writes.values(), [], planned.batch.numbered)
     return replace(planned, runs=runs, audit=INSERT_AUDIT.executions(audit_rows(audit)))
 
 
 def _check_untouched(connection: sqlite3.Connection, batch: Batch) -> None:
-    """Check that unwritten runs are unchanged, that keys are new, and that mail to be deleted still exists."""
+    """Check that runs that are not written are unchanged, that keys are new, and that the mail that is deleted still
+    exists.
+    """
     rows = connection.execute(QUERIES["expectations"], {"ids": json_text(list(batch.guards))}).fetchall()
     if {run_id: tuple(found) for run_id, *found in rows} != batch.guards:
         raise _RunConflict
@@ -219,7 +225,7 @@ def posting(mail: Mail) -> tuple[str, dict[str, str | int | None]]:
 
 
 def _notify_winners(connection: sqlite3.Connection, batch: Batch, found: Committed, winners: list[str]) -> None:
-    """Leave mail for other engines about their runs that have won something in this batch."""
+    """Leave mail for other engines whose runs have won a wait in this batch."""
     wanted = {"ids": json_text(winners), "engine_id": batch.engine_id}
     found.notified = {run_id for (run_id,) in connection.execute(QUERIES["owned_elsewhere"], wanted)}
     for run_id in sorted(found.notified):
@@ -227,7 +233,7 @@ def _notify_winners(connection: sqlite3.Connection, batch: Batch, found: Committ
 
 
 def check_fence(connection: sqlite3.Connection, engine_id: str, epoch: int) -> None:
-    """Raise Fenced unless the engine may write. Called inside a transaction."""
+    """Raise Fenced unless the engine may write. This must be called inside a transaction."""
     row = connection.execute(QUERIES["engine"], {"id": engine_id}).fetchone()
     _check_fence(engine_id, epoch, row)
 
@@ -243,7 +249,9 @@ def _check_fence(engine_id: str, epoch: int, row: Row | None) -> Row:
 
 
 def _advance(connection: sqlite3.Connection, batch: Batch) -> bool:
-    """Move the engine's row on to this batch. Returns False if the batch was applied before. Raises Fenced."""
+    """Change the number in the engine's row to the number of this batch. Returns False if the batch was applied before.
+    Raises Fenced.
+    """
     key = {"id": batch.engine_id, "epoch": batch.epoch, "number": batch.number}
     if connection.execute(QUERIES["advance"], key).rowcount == 1:
         return True
@@ -262,7 +270,7 @@ def _advance(connection: sqlite3.Connection, batch: Batch) -> bool:
 def _run_executions(
     writes: Iterable[RunWrite], payloads: Payloads, numbered: int
 ) -> tuple[list[Execution], list[Execution]]:
-    """Return the statements that write the runs' rows, and the statements that replace inputs afterwards."""
+    """Return the statements that write the rows of runs, and the statements that replace inputs after that."""
     inserted: list[Row] = []
     beginning: list[Row] = []
     updated: list[Row] = []
@@ -301,7 +309,7 @@ def _run_executions(
 
 
 def _conflict(connection: sqlite3.Connection, batch: Batch) -> CommitConflict | StoreBusy:
-    """Return the error for a batch that was rolled back: find the runs that were not as expected."""
+    """Return the error for a batch that was rolled back. It names the runs that were not as expected."""
     with snapshot(connection):
         ids = json_text([*batch.runs, *batch.guards])
         rows = connection.execute(QUERIES["expectations"], {"ids": ids}).fetchall()
@@ -313,7 +321,7 @@ def _conflict(connection: sqlite3.Connection, batch: Batch) -> CommitConflict | 
     wrong |= {run_id for run_id, expected in batch.guards.items() if found.get(run_id) != expected}
     if wrong or used or gone:
         return CommitConflict(frozenset(wrong), frozenset(gone))
-    # Another process wrote between the rollback and this read, and now all runs are as expected.
+    # Another process wrote between the rollback and this read. Now all runs are as expected.
     return StoreBusy("runs of the batch were being changed by another process; nothing was written")
 
 

@@ -16,7 +16,7 @@ from perdure.storage.sqlite.log_files import is_log_outdated
 from perdure.storage.sqlite.schema import SCHEMA_VERSION, inspect, lacking, migrate
 
 BUSY_TIMEOUT_S: Final = 5.0
-_SQLITE_MIN: Final = (3, 35, 0)  # delete … returning
+_SQLITE_MIN: Final = (3, 35, 0)  # needed for `delete … returning`
 _STATEMENTS_MAX: Final = 256
 # The page size of new files. In a table without rowids, a row stays inside its page if it takes at most a quarter of
 # the page. With SQLite's default of 4,096 bytes, each result of 1 KB would get a page of its own.
@@ -25,11 +25,11 @@ OWNER_ONLY: Final = 0o600
 
 
 def connect_writer(path: Path) -> sqlite3.Connection:
-    """Open the file for writing, create it if it is missing, and bring its schema up to date.
+    """Open the file for writing. If it is missing, create it. Upgrade its schema if necessary.
 
-    A new file can be read by its owner only. SQLite gives its log the same mode, and Perdure its lock files. A file
-    that belongs to somebody else or to a newer Perdure is left as it was. Raises StoreBroken, SchemaTooNew,
-    sqlite3.Error.
+    Only the owner can read a new file. SQLite gives its log the same mode. Perdure gives its lock files the same mode.
+    A file that belongs to another program or to a newer version of Perdure is left unchanged. Raises StoreBroken,
+    SchemaTooNew, sqlite3.Error.
     """
     _check_place(path)
     _create(path)
@@ -41,7 +41,7 @@ def connect_writer(path: Path) -> sqlite3.Connection:
         # A commit must be on the disk before it is acknowledged, so that no crash can lose it.
         connection.execute("pragma synchronous = full")
         connection.execute(f"pragma wal_autocheckpoint = {PAGES_MAX}")
-        if version < SCHEMA_VERSION:  # A current schema needs no migration, and therefore no lock.
+        if version < SCHEMA_VERSION:  # If the schema is current, no migration and therefore no lock is needed.
             migrate(connection, path)
     except BaseException:
         connection.close()
@@ -50,16 +50,17 @@ def connect_writer(path: Path) -> sqlite3.Connection:
 
 
 def connect_reader(path: Path) -> sqlite3.Connection:
-    """Open the file for reading; it must have been opened for writing before."""
+    """Open the file for reading. It must have been opened for writing before."""
     connection = _connect(path)
     connection.execute("pragma query_only = on")
     return connection
 
 
 def schema_version(path: Path) -> int | None:
-    """Return the version of the schema in a file: 0 if the file has no schema, None if there is no file.
+    """Return the version of the schema in a file. It is 0 if the file has no schema, and None if the file does not
+    exist.
 
-    Changes nothing. Raises StoreBroken, SchemaTooNew, StoreBusy.
+    This changes nothing. Raises StoreBroken, SchemaTooNew, StoreBusy.
     """
     if not path.exists():
         _check_log(path)
@@ -76,9 +77,9 @@ def schema_version(path: Path) -> int | None:
 
 
 def lacking_tables(path: Path) -> list[str]:
-    """Return the tables that a file of the newest version lacks, as texts for people.
+    """Return the tables that are missing in a file of the newest version, as texts for people.
 
-    Changes nothing. Raises the same errors as `schema_version`.
+    This changes nothing. Raises the same errors as `schema_version`.
     """
     _check_place(path)
     try:
@@ -89,9 +90,9 @@ def lacking_tables(path: Path) -> list[str]:
 
 
 def connect_steps(path: Path) -> sqlite3.Connection:
-    """Open the file for the statements of transactional steps, separately from the writer's connection.
+    """Open the file for the statements of transactional steps. They do not share the writer's connection.
 
-    So nothing that steps do to their connection (functions, pragmas, cursors left open) affects the store.
+    So whatever steps do to their connection (functions, pragmas, open cursors) does not affect the store.
     """
     connection = _connect(path)
     connection.execute("pragma synchronous = full")
@@ -109,7 +110,9 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _create(path: Path) -> None:
-    """Create an empty file that only its owner can read, unless it exists. SQLite would let everybody read it."""
+    """Create an empty file that only its owner can read, unless it exists. SQLite itself would let everybody read the
+    file.
+    """
     if not path.exists():
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, OWNER_ONLY))
 
@@ -143,13 +146,13 @@ def _check_place(path: Path) -> None:
 
 
 def _check_log(path: Path) -> None:
-    """Raise StoreBroken if there is a log, but no database that it belongs to.
+    """Raise StoreBroken if there is a log without the database that it belongs to.
 
-    SQLite deletes the log of an empty file as soon as anybody opens that file, and the newest commits are only in the
+    SQLite deletes the log of an empty file as soon as somebody opens that file. But the newest commits are only in the
     log.
 
-    The log is checked first. SQLite creates the log after it has written to the file. So a file that is being created
-    at this moment is not mistaken for an emptied file.
+    The log is checked before the file. SQLite creates the log only after it has written to the file. So a file that is
+    just being created is not mistaken for an emptied file.
     """
     log = path.with_name(f"{path.name}-wal")
     if _size(log) > 0 and _size(path) == 0:
@@ -172,7 +175,7 @@ def _size(path: Path) -> int:
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
     """Switch the file to a write-ahead log, with retries.
 
-    If several processes switch at once, SQLite reports "locked" to all but one without waiting.
+    If several processes do this at once, SQLite reports "locked" to all but one of them without waiting.
     """
     give_up_at = time.monotonic() + BUSY_TIMEOUT_S
     while True:

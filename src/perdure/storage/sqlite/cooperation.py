@@ -1,4 +1,6 @@
-"""Messages, their events, return values and handlers: writes inside a commit or in own transactions, and reads."""
+"""Messages, their events, return values and handlers: writes inside a commit or in transactions of their own, and
+reads.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 -- The queries of structured cooperation. As in queries.sql, a comment with its name starts a query.
 
 -- name: emit_message
--- In a caller's transaction: a message that exists already stays as it is.
+-- In a caller's transaction, a message that already exists stays unchanged.
 insert into messages (id, topic, payload, created_at) values (?, ?, ?, ?) on conflict do nothing
 
 -- name: insert_messages
@@ -71,7 +71,7 @@ where parent_id in (select value from json_each(:ids)) and (model = 'operation' 
 select {event_columns} from message_event where scope in (select value from json_each(:ids))
 
 -- name: events_at
--- Some events by scope and number. SQLite would look up a pair in a list of pairs by its scope alone, and a scope with
+-- Some events by scope and number. In a list of pairs, SQLite would look up a pair only by its scope, and a scope with
 -- many children has many rows.
 select {event_columns} from (
     select distinct json_extract(value, '$[0]') as place_scope, json_extract(value, '$[1]') as place_seq

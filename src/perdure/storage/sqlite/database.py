@@ -1,4 +1,4 @@
-"""A store's connection to its file: a thread that writes, a thread that reads, and the hints about changes."""
+"""A store's connections to its file: a thread that writes, a thread that reads, and the hints about changes."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class Database:
                 self.writer.abandon()
                 raise
             finally:
-                # If the file was replaced, the lock files stay: the numbers in them show the next engine which commits
-                # the file lacks.
+                # If the file was replaced, the lock files stay. The numbers in them show the next engine which commits
+                # are missing in the file.
                 is_log_gone = not self.path.with_name(f"{self.path.name}-wal").exists()
                 self.signs.end(tidy=not self.files.is_replaced, is_log_gone=is_log_gone)
 
@@ -67,7 +67,7 @@ class Database:
         if self._state == "open":
             self._state = "closed"
             self._stop_listening()
-            # A write in progress either lands or meets the fence of the engine that finds the sign of life gone.
+            # A write in progress either succeeds, or is fenced by the engine that finds this sign of life missing.
             self.writer.abandon()
             self.reader.abandon()
             self.signs.end(tidy=False)
@@ -103,7 +103,7 @@ class Database:
 
 
 class SqliteSlice:
-    """A part of the store, for one noun. It only needs the connection to the file."""
+    """A part of the store, for one noun. It needs only the connection to the file."""
 
     def __init__(self, db: Database) -> None:
         self._db = db

@@ -1,6 +1,6 @@
-"""Events and waits inside a commit: the answers to the questions of the matching, and the writes of its results.
+"""Events and waits inside a commit. It answers the questions of the matching, and writes its results.
 
-Runs in the writer's thread.
+All of this runs in the writer's thread.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _MANY = 2**62  # greater than any stored number
 
 
 class LettersGone(Exception):
-    """Another process has already dealt with a dead letter."""
+    """Another process has already replayed or removed a dead letter."""
 
 
 def is_matched(connection: sqlite3.Connection, batch: Batch) -> bool:
-    """Whether the batch concerns events, or the ends of runs that somebody waits for."""
+    """Return whether the batch is about events, or about ends of runs that some run waits for."""
     if batch.numbered or batch.events_given or batch.events_read or batch.spread or batch.dead_letters_gone:
         return True
     if any(wait.target is not None for wait in batch.waits.values()):
@@ -65,7 +65,7 @@ def is_matched(connection: sqlite3.Connection, batch: Batch) -> bool:
 
 
 def match(connection: sqlite3.Connection, batch: Batch) -> Settlement:
-    """Write the batch's events and waits, match them, and write the result."""
+    """Write the batch's events and waits, match them, and write the result of the matching."""
     base: int = connection.execute(QUERIES["last_number"]).fetchone()[0]
     if batch.numbered:
         connection.execute(QUERIES["take_numbers"], {"count": batch.numbered})

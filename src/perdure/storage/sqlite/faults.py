@@ -1,4 +1,4 @@
-"""Errors of SQLite, and the store errors that callers get instead."""
+"""Errors of SQLite, and the store errors that they become for callers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _CLOSED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
 _REFUSED = {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE}
 
-# A statement is never the cause of these errors. It may be the cause of LOCKED, NOMEM, READONLY and INTERRUPT.
+# A statement is never the cause of these errors. A statement may be the cause of LOCKED, NOMEM, READONLY and INTERRUPT.
 _OF_THE_FILE = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CANTOPEN,
@@ -25,23 +25,23 @@ _OF_THE_FILE = {
     sqlite3.SQLITE_PROTOCOL,
 }
 
-# The errors of binding a value to a statement: lone surrogates, integers beyond 64 bits, types that SQLite does not
-# have.
+# Errors that are raised when a value is bound to a statement: lone surrogates, integers of more than 64 bits, and types
+# that SQLite does not have.
 BINDING_ERRORS = (UnicodeEncodeError, OverflowError, sqlite3.InterfaceError, sqlite3.ProgrammingError)
 
 
 def is_of_the_file(error: BaseException) -> bool:
-    """Whether a statement failed because of the file or its disk."""
+    """Return whether a statement failed because of the file or its disk."""
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF in _OF_THE_FILE
 
 
 def is_locked(error: BaseException) -> TypeGuard[sqlite3.Error]:
-    """Whether another connection held the file locked for as long as SQLite waits."""
+    """Return whether another connection held a lock for longer than SQLite waits."""
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def cut_log(path: Path, error: str = "") -> str:
-    """Return the message about a log that got shorter while an engine had it open."""
+    """Return the message about a log that became shorter while an engine had it open."""
     return (
         f"{path}-wal was truncated while it was open{error}: commits that were only there are lost. The engine stops,"
         " and nothing that it was asked for since is acknowledged. Stop all engines, put the log back if you have it,"
@@ -50,16 +50,16 @@ def cut_log(path: Path, error: str = "") -> str:
 
 
 def store_fault(error: Exception, path: Path) -> StoreError:
-    """Return the StoreError to raise instead of an error of SQLite.
+    """Return the StoreError for an error of SQLite.
 
-    Every write is a transaction that was rolled back, so nothing was written.
+    Nothing was written, because every write is a transaction that was rolled back.
     """
     if isinstance(error, BINDING_ERRORS):
         return CommitRefused(f"SQLite cannot hold a value: {error}", path=path)
     kind = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     if kind == sqlite3.SQLITE_IOERR_SHORT_READ:
         return StoreReplaced(cut_log(path, f" ({error})"), path=path)
-    code = kind & 0xFF  # The low byte is the error; the other bytes give its kind.
+    code = kind & 0xFF  # The low byte is the error. The other bytes give details.
     if code in _LOCKED:
         return StoreBusy(f"another process has locked {path} for too long; nothing was written ({error})", path=path)
     if code == sqlite3.SQLITE_FULL:

@@ -1,6 +1,6 @@
 """Engines that share a file: which engines are alive, and which runs each engine owns.
 
-All functions but `look` run in the writer's thread.
+All functions except `look` run in the writer's thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from perdure.storage.sqlite.transaction import snapshot, transaction
 
 _COUNT_MAX: Final = 2**62
 _FORGOTTEN_AT_ONCE: Final = 100
-_COUNT_MARGIN: Final = 1_000_000  # A skipped number does no harm; a number used twice does.
+_COUNT_MARGIN: Final = 1_000_000  # skipping a number is harmless, but using a number twice is not
 
 
 def enroll(connection: sqlite3.Connection, *, path: Path, signs: SignsOfLife, row: dict[str, Any]) -> Engine:
@@ -37,7 +37,7 @@ def enroll(connection: sqlite3.Connection, *, path: Path, signs: SignsOfLife, ro
     report_losses(connection, path)
     _check_count(connection, path, "sequence", "value", "last_number")
     _check_count(connection, path, "handler_book", "version", "book_version")
-    # The sign of life comes first: no reader may see an engine that is alive in the table without it.
+    # The sign of life comes first, because no reader may see a living engine in the table without its sign of life.
     if not signs.give(engine_id):
         raise CommitRefused(f"engine {engine_id!r} is enrolled already; every engine needs its own id")
     try:
@@ -54,7 +54,7 @@ def _check_count(connection: sqlite3.Connection, path: Path, table: str, column:
     try:
         rows = connection.execute(QUERIES[query]).fetchall()
     except sqlite3.OperationalError:
-        return  # The table is missing. The first statement that needs it reports that.
+        return  # The table is missing. The first statement that needs the table reports that.
     if len(rows) == 1 and type(rows[0][0]) is int and 0 <= rows[0][0] < _COUNT_MAX:
         return
     number: int = connection.execute(QUERIES["numbers_used"]).fetchone()[0] + _COUNT_MARGIN
@@ -71,8 +71,8 @@ def retire(connection: sqlite3.Connection, *, signs: SignsOfLife, engine_id: str
         connection.execute(QUERIES["mark_dead"], {"id": engine_id})
         connection.execute(QUERIES["release"], {"id": engine_id})
     if signs.tells_of_commits(engine_id) and not bring_in_all(connection):
-        return  # Commits are only in the log, so the row and the lock file stay, as for a dead engine.
-    signs.note(engine_id, 0)  # The engine's row, and with it the number of its commits, is about to be deleted.
+        return  # Some commits are only in the log, so the row and the lock file stay, as for a dead engine.
+    signs.note(engine_id, 0)  # The engine's row has the number of its commits, and the row is about to be deleted.
     with transaction(connection):
         connection.execute(QUERIES["sign_off"], {"id": engine_id})
         connection.execute(QUERIES["forget_signed_off"], {"limit": _FORGOTTEN_AT_ONCE})
@@ -85,7 +85,7 @@ def mark_dead_engines(connection: sqlite3.Connection, *, signs: SignsOfLife) -> 
     is_done = False
     try:
         with transaction(connection):
-            # An engine that retired meanwhile is not counted.
+            # An engine that has retired in the meantime is not counted.
             marked_dead = [e for e in dead if connection.execute(QUERIES["mark_dead"], {"id": e}).rowcount]
         is_done = True
         return marked_dead
@@ -98,13 +98,13 @@ def mark_dead_engines(connection: sqlite3.Connection, *, signs: SignsOfLife) -> 
 
 
 def purge_engines(connection: sqlite3.Connection, *, path: Path, signs: SignsOfLife, at: int, limit: int) -> int:
-    """Delete engines that have been dead for long. Returns how many were deleted."""
+    """Delete engines that have been dead for a long time. Returns how many were deleted."""
     with transaction(connection):
         connection.execute(QUERIES["note_ended"], {"at": at, "limit": 10 * limit})
         wanted = {"before": at - ENGINES_KEPT_US, "limit": limit}
         needless = connection.execute(QUERIES["needless_engines"], wanted).fetchall()
-    # An engine that marks another engine dead may die before it deletes the lock file. A lock file with the number of a
-    # commit, but without a row in the database, would look as if commits were lost.
+    # An engine that marks another engine dead may die before it deletes that engine's lock file. A lock file with the
+    # number of a commit, but without a row in the database, would look like a lost commit.
     locks = [(epoch, signs.path(engine_id.decode("utf-8", "replace"))) for epoch, engine_id in needless]
     epochs = [epoch for epoch, lock in locks if report_loss(connection, path, lock)]
     if not epochs:
@@ -132,9 +132,9 @@ def claim(
 
 
 def _claimable(connection: sqlite3.Connection, offers: Sequence[Offer], limit: int) -> list[tuple[int, str, bool]]:
-    """Return the runs to claim: the creation time, the id, and whether the run's owner is dead.
+    """Return the runs to claim. Each has the creation time, the id, and whether the run's owner is dead.
 
-    The runs of each offer and owner are in order, up to the limit.
+    For each offer and owner, the runs are in order, up to the limit.
     """
     owners = [None, *(owner for (owner,) in connection.execute(QUERIES["owners"]))]
     found: list[tuple[int, str, bool]] = []
@@ -146,7 +146,7 @@ def _claimable(connection: sqlite3.Connection, offers: Sequence[Offer], limit: i
             "limit": limit,
         }
         wanted["model"], wanted["or_model"] = models_of(offer)
-        # One walk through the index for each owner and offer is short, however many other runs wait.
+        # For each owner and offer, a short part of the index is read, however many other runs wait.
         for owner in owners:
             for stored in versions_of(offer):
                 place = {"owner": owner, "stored_version": stored}
@@ -158,7 +158,7 @@ def _claimable(connection: sqlite3.Connection, offers: Sequence[Offer], limit: i
 
 
 def _blocked(connection: sqlite3.Connection, offer: Offer, limit: int) -> list[tuple[int, str, bool]]:
-    """Return, in the same form, the blocked runs that the offered code may fit."""
+    """Return the blocked runs that the offered code may fit, in the same form."""
     wanted: dict[str, object] = {
         "workflow": offer.workflow,
         "version": offer.version,
@@ -174,7 +174,7 @@ def _blocked(connection: sqlite3.Connection, offer: Offer, limit: int) -> list[t
 def _age(found: tuple[Any, str, bool]) -> tuple[int, str]:
     """Return the sort key of a run.
 
-    A run whose creation time is not a number comes last, as in SQLite's order, and is held once it is read.
+    A run whose creation time is not a number comes last, as in SQLite. It is held as soon as it is read.
     """
     return (found[0] if isinstance(found[0], int) else _COUNT_MAX, found[1])
 
@@ -182,7 +182,7 @@ def _age(found: tuple[Any, str, bool]) -> tuple[int, str]:
 def look(
     connection: sqlite3.Connection, *, signs: SignsOfLife, engine_id: str, offers: Sequence[Offer], at: int
 ) -> WorkFound:
-    """Find out whether there is work for an engine. Runs in the reader's thread."""
+    """Find out whether there is work for an engine. This runs in the reader's thread."""
     with snapshot(connection):
         living = [living_id for (living_id,) in connection.execute(QUERIES["living"])]
         has_mail = connection.execute(QUERIES["has_mail"], {"engine_id": engine_id}).fetchone() is not None
@@ -197,9 +197,9 @@ def look(
 
 
 def offers_text(offers: Sequence[Offer]) -> str:
-    """Encode for a query which begun runs fit the offers.
+    """Return a text that tells a query which runs fit the offers. Only runs that have begun are included.
 
-    Runs that have not begun have no waits, and runs of operations have no deadlines.
+    This is enough, because runs that have not begun have no waits, and runs of operations have no deadlines.
     """
     begun = [offer for offer in offers if offer.begun is not False]
     return json_text([(offer.workflow, offer.version, model) for offer in begun for model in set(models_of(offer))])
@@ -223,13 +223,13 @@ class SqliteFleet(SqliteSlice):
 
     async def retire(self, engine_id: str) -> None:
         await self._db.write(partial(retire, signs=self._db.signs, engine_id=engine_id))
-        self._db.neighbour.notify()  # Its runs have no owner now.
+        self._db.neighbour.notify()  # The runs of this engine have no owner now.
 
     def withdraw(self, engine_id: str) -> None:
         self._db.signs.withdraw(engine_id)
 
     def is_surely_alive(self) -> bool:
-        return bool(self._db.signs.held)  # A process keeps its locks for as long as it is stopped.
+        return bool(self._db.signs.held)  # A process keeps its locks while it is stopped.
 
     async def mark_dead_engines(self) -> list[str]:
         return await self._db.write(partial(mark_dead_engines, signs=self._db.signs))

@@ -1,9 +1,11 @@
-"""Hints about other processes' writes. Every commit changes the write-ahead log, and the system reports that change.
+"""Hints about the writes of other processes. Every commit changes the write-ahead log, and the operating system reports
+that change.
 
-The system also reports the store's own commits. The writer's connection knows whether other connections have committed.
+The operating system also reports the store's own commits. But the writer's connection can tell whether other
+connections have committed.
 
-The system reports a change before the commit can be read. SQLite first writes the log, then flushes it to the disk, and
-only then can others read the commit. So the callback is called several times, with pauses.
+The change is reported before the commit can be read. SQLite first writes the log, and then flushes it to the disk. Only
+after that can others read the commit. So the callback is called several times, with pauses.
 """
 
 from __future__ import annotations
@@ -21,13 +23,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _APART_S = 0.04
-_CALL_AFTER_S = (0.005, 0.045, 0.2)  # pauses between calls; on a slower disk the regular look finds the commit
+_CALL_AFTER_S = (0.005, 0.045, 0.2)  # pauses between the calls; on a slower disk, the regular look finds the commit
 _IN_MODIFY = 2
 
 
 class Writes:
-    """Counts the writes of the store's own writer, and notes whether others have written. Updated in the writer's
-    thread."""
+    """Counts the writes of the store's own writer, and notes whether other connections have written. It is updated in
+    the writer's thread.
+    """
 
     def __init__(self) -> None:
         self.is_busy = False
@@ -42,7 +45,7 @@ class Writes:
         finally:
             self.count += 1
             self.is_busy = False
-        # The version changes if, and only if, other connections have committed since it was last read.
+        # The version changes only if other connections have committed since it was last read.
         with suppress(sqlite3.Error):
             (version,) = connection.execute("PRAGMA data_version").fetchone()
             self.others_seen = self.others_seen or version != (self._version or version)
@@ -51,10 +54,11 @@ class Writes:
 
 
 class LogWatch:
-    """Calls back soon after others have changed the log, and again a little later. It does so until it is ended.
+    """Calls back soon after other connections have changed the log, and again a little later. It stops when it is
+    ended.
 
-    If others commit in the same instant as the store's writer, their commit is noticed with the writer's next commit,
-    or at the next regular look.
+    If another connection commits in the same instant as the store's writer, its commit is noticed at the writer's next
+    commit or at the next regular look.
     """
 
     def __init__(self, database: Path, on_change: Callable[[], object], writes: Writes) -> None:
@@ -75,11 +79,11 @@ class LogWatch:
                 timer.cancel()
         if self._changes is not None:
             self._loop.remove_reader(self._changes)
-            # Closing it takes the system up to 20 ms.
+            # Closing the descriptor takes the system up to 20 ms.
             threading.Thread(target=os.close, args=(self._changes,), name="perdure-sqlite-hints", daemon=True).start()
 
     def _rest(self) -> None:
-        """Wait for the next change. Where the system does not report changes, look regularly."""
+        """Wait for the next change. If the system does not report changes, look regularly."""
         if self._changes is None:
             self._timer = self._loop.call_later(_APART_S, self._look)
         else:
@@ -101,7 +105,7 @@ class LogWatch:
             self._call(0)
         self._count = count
         if is_own:
-            # The store's own change may hide another process's change, so the next comparison uses the earlier state
+            # The store's own change may hide another process's change. So the next comparison uses the earlier state
             # again.
             self._timer = self._loop.call_later(_APART_S, self._look)
         else:
@@ -125,8 +129,9 @@ class LogWatch:
 
 
 def _changes_of(path: str) -> int | None:
-    """Return a file descriptor that becomes readable when the file is written to. None if the system does not offer
-    this."""
+    """Return a file descriptor that becomes readable when the file is written to. Return None if the system does not
+    offer this.
+    """
     if sys.platform != "linux":
         return None
     import ctypes

@@ -1,4 +1,4 @@
-"""A new run, or a message with its runs, inserted by a caller's own connection in the caller's transaction."""
+"""Inserting a new run, or a message with its runs, over a caller's own connection and in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SAVEPOINT: Final = "perdure_start"
 
 
 def insertion(path: Path, batch: Batch) -> Generator[Statement, Rows, Taken]:
-    """Insert the one run of a batch, or its one message with its runs, as `commit` would: all rows, or none.
+    """Insert the one run of a batch, or its one message with its runs. All rows are inserted, or none.
 
     Raises Misuse, HandlersChanged.
     """
@@ -37,8 +37,8 @@ def _emission(path: Path, batch: Batch, added: Cooperation) -> Generator[Stateme
     planned = plan(batch)
     yield Statement(f"savepoint {_SAVEPOINT}", writes=True)
     try:
-        # A write comes first: a transaction that has begun with a read cannot write any more if others have written
-        # meanwhile.
+        # A write must come first. If a transaction begins with a read and others write in the meantime, it can no
+        # longer write.
         yield Statement(MESSAGE_QUERIES["emit_message"], astuple(message))
         ((inserted,),) = yield Statement("select changes()")
         if not inserted:
@@ -80,7 +80,7 @@ def _start(path: Path, batch: Batch) -> Generator[Statement, Rows, TakenRun | No
             run = stored.run
             taken = TakenRun(id=run.id, workflow=run.workflow, origin=run.origin, input=stored.input)
     except BaseException:
-        # After some errors SQLite itself has rolled the whole transaction back.
+        # After some errors, SQLite itself has already rolled back the whole transaction.
         with suppress(Exception):
             yield Statement(f"rollback to {_SAVEPOINT}")
             yield Statement(f"release {_SAVEPOINT}")

@@ -1,4 +1,4 @@
-"""Listing runs: the statements for a filter."""
+"""Lists of runs: the statements for a filter."""
 
 from __future__ import annotations
 
@@ -50,14 +50,18 @@ def given(wanted: RunFilter) -> dict[str, object]:
 
 @cache
 def listing(query: str, statuses: int) -> str:
-    """Return the statement for a way with this many statuses. SQLite merges the parts as it goes, and sorts nothing."""
+    """Return the statement for a way with this many statuses. SQLite merges the parts while it reads them, and sorts
+    nothing.
+    """
     part = f"select {QUERIES['run_columns']} {QUERIES[query]} and {QUERIES['filters']}"
     return f"{for_each_status(part, statuses)} {QUERIES['newest_by_tag' if query == 'by_tag' else 'newest']}"
 
 
 @cache
 def bounded_count(query: str, statuses: int) -> str:
-    """Return the statement that counts the runs that `listing` finds. It stops at the limit, and sorts nothing."""
+    """Return the statement that counts the runs that `listing` finds. It stops counting at the limit, and sorts
+    nothing.
+    """
     parts = for_each_status(f"select 1 {QUERIES[query]} and {QUERIES['filters']}", statuses)
     return f"select count(*) from ({parts} limit :limit)"  # noqa: S608 - of our own texts
 

@@ -1,8 +1,8 @@
-"""An engine's sign of life: an OS lock on a file beside the database.
+"""An engine's sign of life on SQLite. It is a lock of the operating system on a file beside the database.
 
-A free lock, or a missing file, means that the engine is dead, at once. The system frees the lock when the process ends,
-in whatever way it ends. A forked child would keep the lock. This is one more reason why Perdure spawns processes and
-never forks.
+If the lock is free or the file is missing, the engine is dead. Other engines see that at once. The system frees the
+lock when the process ends, no matter how it ends. A forked child process would keep the lock. This is one more reason
+why Perdure spawns processes and never forks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-    # Read access is enough for flock, even on a file that another user made.
+    # Read access is enough for flock, even for a file of another user.
     _LOOK = os.O_RDONLY
 
     def _try_lock(handle: int) -> bool:
@@ -45,7 +45,8 @@ else:
         return True
 
 
-# The number of attempts to take a lock. If the lock is still held after these, its holder counts as the engine's owner.
+# The number of attempts to take a lock. If the lock is still held after these attempts, its holder counts as the
+# engine's owner.
 _GIVEN_TRIES: Final = 100
 _GIVEN_PAUSE_S: Final = 0.01
 
@@ -63,8 +64,8 @@ class SignOfLife:
     def take(cls, path: Path, *, like: os.stat_result | None = None) -> SignOfLife | None:
         """Take the lock. Returns None if another process holds it.
 
-        With `like`, a missing file is created for the users who may open a file of that mode and owner. Without `like`,
-        raises FileNotFoundError for a missing file. Raises OSError.
+        With `like`, a missing file is created. The same users may open it as a file with that mode and owner. Without
+        `like`, raises FileNotFoundError for a missing file. Raises OSError.
         """
         while True:
             handle = os.open(path, _LOOK) if like is None else _made(path, like)
@@ -73,14 +74,14 @@ class SignOfLife:
                 return None
             if _is_at(path, handle):
                 return cls(path, handle)
-            # The file was deleted between the opening and the locking. Nobody would see a lock on this file.
+            # The file was deleted between opening and locking. Nobody would see a lock on the deleted file.
             os.close(handle)
 
     def note(self, number: int) -> None:
         """Write a number to the file.
 
-        The number is not flushed to the disk. After a power failure it may be too low until it is written again, but it
-        is never too high.
+        The number is not flushed to the disk. After a power failure, the number may be too low until it is written
+        again. It is never too high.
         """
         with suppress(OSError):
             os.lseek(self._handle, 0, os.SEEK_SET)
@@ -95,15 +96,17 @@ class SignOfLife:
 
     @property
     def tells_of_commits(self) -> bool:
-        """Whether the file has the number of a commit. Then the file must stay as long as that commit can be lost with
-        the log."""
+        """Return whether the file has the number of a commit. If so, the file must stay as long as that commit can be
+        lost together with the log.
+        """
         return self.noted() > 0
 
     def let_go(self, *, tidy: bool) -> None:
-        """Free the lock. `tidy` also deletes the file. The file is deleted while the lock is held, so that nobody
-        mistakes it for the file of a living engine."""
+        """Free the lock. `tidy` also deletes the file. The file is deleted while the lock is held. So nobody mistakes
+        it for the file of a living engine.
+        """
         if tidy:
-            with suppress(OSError):  # Windows refuses to delete an open file. An empty file does no harm.
+            with suppress(OSError):  # Windows refuses to delete an open file. An empty file is harmless.
                 self._path.unlink(missing_ok=True)
         os.close(self._handle)
 
@@ -111,18 +114,18 @@ class SignOfLife:
 def _made(path: Path, like: os.stat_result) -> int:
     mode = like.st_mode & 0o666
     handle = os.open(path, os.O_RDWR | os.O_CREAT, mode)
-    with suppress(OSError):  # The umask may have taken bits away. Another user's file stays as it is.
+    with suppress(OSError):  # The umask may have removed permission bits. A file of another user stays unchanged.
         path.chmod(mode)
     if sys.platform != "win32" and os.geteuid() == 0:
-        # SQLite does the same with its own files. Otherwise, if root starts an engine by a command, engines of the
-        # database's owner could not see whether that engine is alive.
+        # SQLite does the same with its own files. Otherwise, if root starts an engine, engines of the database's owner
+        # could not see whether that engine is alive.
         with suppress(OSError):
             os.fchown(handle, like.st_uid, like.st_gid)
     return handle
 
 
 def _is_at(path: Path, handle: int) -> bool:
-    """Whether an open file is the file that everybody finds at the path."""
+    """Return whether an open file is the file that everybody finds at the path."""
     try:
         return os.path.samestat(path.stat(), os.fstat(handle))
     except FileNotFoundError:
@@ -130,8 +133,7 @@ def _is_at(path: Path, handle: int) -> bool:
 
 
 class SignsOfLife:
-    """The signs of life that one store holds. It also checks the signs of other engines. Safe for use by several
-    threads."""
+    """The signs of life that one store keeps. It also checks the signs of other engines. Several threads may use it."""
 
     def __init__(self, database: Path) -> None:
         self._database = database
@@ -144,8 +146,9 @@ class SignsOfLife:
         return self._database.with_name(name)
 
     def give(self, engine_id: str) -> bool:
-        """Hold an engine's sign of life from now on. Returns False if another process holds it. Raises
-        StoreMisconfigured."""
+        """Keep an engine's sign of life from now on. Returns False if another process holds it. Raises
+        StoreMisconfigured.
+        """
         for _ in range(_GIVEN_TRIES):
             with self._lock:
                 if self._ended or engine_id in self.held:
@@ -168,28 +171,29 @@ class SignsOfLife:
             ) from error
 
     def note(self, engine_id: str, number: int) -> None:
-        """Write the number of an engine's last commit to its lock file, outside of the database."""
-        with self._lock:  # Otherwise the file could be closed meanwhile, and the number written to another file.
+        """Write the number of an engine's last commit to its lock file, which is outside of the database."""
+        # Without the lock, the file could be closed in the meantime, and the number could be written to another file.
+        with self._lock:
             if (sign := self.held.get(engine_id)) is not None:
                 sign.note(number)
 
     def withdraw(self, engine_id: str) -> None:
-        """Let go of an engine's sign of life. From now on other engines consider this engine dead."""
+        """Release an engine's sign of life. From now on, other engines consider this engine dead."""
         with self._lock:
             if sign := self.held.pop(engine_id, None):
                 sign.let_go(tidy=not sign.tells_of_commits)
 
     def tells_of_commits(self, engine_id: str) -> bool:
-        """Whether an engine's sign of life is held here and has the number of a commit."""
+        """Return whether this store keeps an engine's sign of life, and its file has the number of a commit."""
         with self._lock:
             sign = self.held.get(engine_id)
             return sign is not None and sign.tells_of_commits
 
     def end(self, *, tidy: bool, is_log_gone: bool = False) -> None:
-        """Let go of all signs of life, for good.
+        """Release all signs of life for good.
 
-        `tidy` deletes the files. Files with the number of a commit are deleted only if the log is gone, since all
-        commits are in the database then.
+        `tidy` deletes the files. A file with the number of a commit is deleted only if the log is gone, because then
+        all commits are in the database.
         """
         with self._lock:
             self._ended = True
@@ -198,7 +202,7 @@ class SignsOfLife:
             self.held.clear()
 
     def is_any_gone(self, engine_ids: Iterable[str]) -> bool:
-        """Whether one of these engines has no sign of life. Raises StoreMisconfigured."""
+        """Return whether one of these engines has no sign of life. Raises StoreMisconfigured."""
         found = self.dead(engine_ids)
         for sign in found.values():
             if sign:
@@ -206,9 +210,9 @@ class SignsOfLife:
         return bool(found)
 
     def dead(self, engine_ids: Iterable[str]) -> dict[str, SignOfLife | None]:
-        """Return the engines without a sign of life, each with its lock.
+        """Return the engines without a sign of life, with their locks.
 
-        This store holds their locks until they are let go, so that only one store marks these engines dead. Raises
+        This store holds their locks until it releases them. So only one store marks these engines dead. Raises
         StoreMisconfigured.
         """
         found: dict[str, SignOfLife | None] = {}
@@ -223,7 +227,7 @@ class SignsOfLife:
             except OSError as error:
                 if (
                     error.errno == errno.ENAMETOOLONG
-                ):  # The row is damaged: no engine can have had a lock file of that name.
+                ):  # The row is damaged. No engine can have had a lock file with this name.
                     found[engine_id] = None
                     continue
                 path = self.path(engine_id)

@@ -1,10 +1,10 @@
 """The write-ahead log as a file: whether it belongs to its database.
 
 SQLite does not check that. It treats a log from another time as the newest commits. Then older pages replace newer
-pages in the database file, and nothing can tell them apart any more.
+pages in the database file, and the damage can no longer be detected.
 
-Everything is read through SQLite. A process that has the database open must never close a file descriptor of its own on
-the database or on the index of its log: the system would drop all locks that SQLite has on that file.
+All reads go through SQLite. A process that has the database open must never close another file descriptor of the
+database, or of the index of its log. The system would then drop all locks that SQLite has on that file.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _ENGINES_MAX: Final = 1000
 
 
 def is_log_outdated(path: Path) -> bool:
-    """Whether the database file has commits that disappear when it is read with its log.
+    """Return whether the database file has commits that disappear when the file is read together with its log.
 
-    Then the log is from another time, or from another database, or was cut after a checkpoint. Every commit is in the
-    log first, so a log that belongs to its file is never behind.
+    If so, the log is from another time or from another database, or it was cut after a checkpoint. Every commit is
+    first written to the log. So a log that belongs to its file is never behind the file.
 
-    Changes nothing. Returns False if the files cannot be compared.
+    This changes nothing. Returns False if the files cannot be compared.
     """
-    # Another process may make a checkpoint at this moment, so the comparison is repeated. An outdated log stays
+    # Another process may be making a checkpoint at this moment, so the comparison is repeated. An outdated log stays
     # outdated.
     return all(_is_behind(path) for _ in range(_TRIES))
 
@@ -40,8 +40,8 @@ def _is_behind(path: Path) -> bool:
     try:
         if log.stat().st_size <= _LOG_HEADER_BYTES:
             return False
-        file = _standing(path, "immutable=1")  # reads the file alone, as if there were no log
-        both = _standing(path, "mode=ro")  # makes no checkpoint when it is closed
+        file = _standing(path, "immutable=1")  # reads only the file, as if there were no log
+        both = _standing(path, "mode=ro")  # makes no checkpoint when the connection is closed
     except (OSError, sqlite3.Error):
         return False
     return both.is_behind(file)
@@ -51,7 +51,7 @@ class _Standing(NamedTuple):
     """The progress of a database, in numbers that only grow."""
 
     number: int
-    engines: dict[int, tuple[object, int]]  # by epoch: the id, and the number of the last batch
+    engines: dict[int, tuple[object, int]]  # by epoch: the engine's id, and the number of its last batch
 
     def is_behind(self, other: _Standing) -> bool:
         newest = max(other.engines, default=0)
@@ -59,8 +59,8 @@ class _Standing(NamedTuple):
             return True
         oldest = min(other.engines) if len(other.engines) == _ENGINES_MAX else 0
         for epoch, (engine_id, batch) in self.engines.items():
-            # Epochs are given in order. So if the epoch of an engine is within the range of the other state, but the
-            # other state does not have the engine, the engine was deleted there.
+            # Epochs are given out in increasing order. If the epoch of an engine is in the range of the other state,
+            # but the engine is not in it, the engine was deleted there.
             if oldest <= epoch <= newest:
                 other_id, other_batch = other.engines.get(epoch, (None, 0))
                 if engine_id != other_id or batch < other_batch:
@@ -69,7 +69,7 @@ class _Standing(NamedTuple):
 
 
 def _standing(path: Path, how: str) -> _Standing:
-    """Read the progress of a database. Raises sqlite3.Error, also if the tables do not exist yet."""
+    """Read the progress of a database. Raises sqlite3.Error. It is also raised if the tables do not exist yet."""
     with closing(sqlite3.connect(f"{path.as_uri()}?{how}", uri=True, isolation_level=None)) as connection:
         connection.text_factory = bytes
         connection.execute("begin")

@@ -1,9 +1,10 @@
-"""Detection of lost commits: somebody has deleted or replaced files. Losses are reported at the next start, or at once.
+"""Detection of lost commits. Commits are lost if somebody deletes or replaces files. A loss is reported at once, or at
+the next start.
 
-An engine writes the number of its last commit to its lock file, outside of the database. If the database does not know
-that commit when the file is opened again, one of two things has happened: the commit was in a write-ahead log that is
-gone or was cut, or the file is an older version. The lock file is deleted once all commits are in the database file.
-Until then, commits can be lost with the log.
+An engine writes the number of its last commit to its lock file, outside of the database. When the file is opened again
+and the database does not have that commit, there are two possible reasons. The commit was in a write-ahead log that was
+deleted or cut, or the file is an older version. The lock file is deleted once all commits are in the database file.
+Until then, commits can be lost together with the log.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ log = logging.getLogger("perdure")
 
 T = TypeVar("T")
 
-_SALTS: Final = slice(16, 24)  # bytes of a log's header
+_SALTS: Final = slice(16, 24)  # the position of the salts in a log's header
 
 _ENGINE, _LOST = "-engine-", "-lost-"
 
 
 def report_losses(connection: sqlite3.Connection, path: Path) -> None:
-    """Check, for each lock file that a dead engine left, that the database has all commits of that engine.
+    """For each lock file that a dead engine has left, check that the database has all commits of that engine.
 
     Missing commits are logged, and written to a file beside the database. `perdure doctor` shows that file until
-    somebody deletes it. Then the lock file is deleted, so that a loss is reported once.
+    somebody deletes it. After that, the lock file is deleted, so that a loss is reported only once.
     """
     for lock in sorted(path.parent.glob(f"{_escaped(path.name)}{_ENGINE}*.lock")):
         report_loss(connection, path, lock)
@@ -45,14 +46,14 @@ def report_losses(connection: sqlite3.Connection, path: Path) -> None:
 def report_loss(connection: sqlite3.Connection, path: Path, lock: Path) -> bool:
     """Check one lock file in the same way. The file may be missing.
 
-    Returns whether no lock file with the number of a commit is left.
+    Returns whether no lock file with the number of a commit remains.
     """
     quoted_id = lock.name[len(path.name) + len(_ENGINE) : -len(".lock")]
     engine_id = unquote(quoted_id)
     try:
         sign = SignOfLife.take(lock)
     except OSError:
-        return True  # Another process has deleted it.
+        return True  # Another process has deleted the file.
     if sign is None:
         return False  # The engine is alive.
     lost = _lost(connection, engine_id, sign.noted())
@@ -76,16 +77,18 @@ def known_losses(path: Path) -> list[tuple[Path, str]]:
 
 
 def has_reset_bug(version: tuple[int, int, int]) -> bool:
-    """Whether a version of SQLite has the WAL-reset bug (https://sqlite.org/wal.html#walresetbug).
+    """Return whether a version of SQLite has the WAL-reset bug (https://sqlite.org/wal.html#walresetbug).
 
-    If two connections write or checkpoint at the same instant, one of them may believe that a part of the log is
-    checkpointed when it is not.
+    If two connections write or make a checkpoint at the same instant, one of them may skip a part of the log that is
+    not in the file yet.
     """
     return version < (3, 51, 3)
 
 
 def _is_alive(connection: sqlite3.Connection, engine_id: str) -> bool:
-    """Whether the engine's row says that it is alive. Then the engine that marks it dead will delete the lock file."""
+    """Return whether the engine's row says that the engine is alive. If so, the engine that marks it dead will delete
+    the lock file.
+    """
     row = connection.execute(QUERIES["engine"], {"id": engine_id}).fetchone()
     return row is not None and bool(row[2])
 
@@ -110,12 +113,12 @@ def _escaped(name: str) -> str:
 
 
 class FileWatch:
-    """Detects that the database, its log, or the index of the log is no longer the file that was opened.
+    """Detects that the database, its log, or the index of its log is no longer the file that was opened.
 
     One check costs three system calls. It is used in the threads of the store.
 
-    The index counts too: it has the locks that all processes share. A process that creates another index does not see
-    the locks of processes that use the old one, and the two overwrite each other's commits.
+    The index is checked too, because it has the locks that all processes share. A process that creates another index
+    does not see the locks of processes that use the old index. Then they overwrite each other's commits.
     """
 
     def __init__(self, path: Path) -> None:
@@ -124,7 +127,7 @@ class FileWatch:
         self._found: dict[str, tuple[int, int]] = {}  # by the ending of the file name
         self._log_bytes = 0
         self._salts = b""
-        self._why = ""  # Once set, the contents of the files at these paths are unknown.
+        self._why = ""  # once this is set, the contents of the files at these paths are unknown
 
     @property
     def is_replaced(self) -> bool:
@@ -177,11 +180,11 @@ class FileWatch:
         return "emptied" if not end and found.st_size == 0 else ""
 
     def _follow_log(self, before: int, now: int) -> None:
-        """Find out whether the log was cut. At the next start, SQLite would not find commits that were written behind a
-        cut.
+        """Find out whether the log was cut. If commits are written after a cut, SQLite does not find them at the next
+        start.
 
-        SQLite overwrites the log from its beginning, and never shortens it. But a checkpoint of somebody may empty the
-        log. Then the log grows again, and begins with other salts.
+        SQLite itself overwrites the log from its beginning, and does not shorten it. But a checkpoint may empty the
+        log. After that, the log grows again, and begins with new salts.
         """
         if now != before:
             salts = _salts(self._paths[1][1])

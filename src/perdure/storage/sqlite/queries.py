@@ -17,8 +17,8 @@ _VALUE = r"(?:\?|nullif\(\?, (?:0|'')\)|'\w*'|\d+)"
 _GROUP = re.compile(rf"\({_VALUE}(?:, {_VALUE})*(?:, \(select [^()]*\) - \?)?\)")
 _FRAGMENT = re.compile(r"\{(\w+)\}")
 
-# A batch is cut into pieces of these many rows. So only a few different statements are prepared, and a hundred rows
-# take seven executions. The widest statement has 128 * 25 variables; SQLite allows 32,766.
+# A batch is split into pieces with these numbers of rows. So only a few different statements are prepared, and a
+# hundred rows need seven executions. The widest statement has 128 * 25 variables; SQLite allows 32,766.
 _WIDTHS = (128, 32, 8, 1)
 
 Execution = tuple[str, list[object]]
@@ -28,7 +28,9 @@ _decode_rows: Final = msgspec.json.Decoder(list[Row]).decode
 
 
 def load_queries(text: str) -> Mapping[str, str]:
-    """Return queries by name, without comments and with fragments filled in. A fragment must be above its first use."""
+    """Return queries by name. Comments are removed, and fragments are filled in. A fragment must come before its first
+    use.
+    """
     queries: dict[str, str] = {}
     for block in text.split("-- name:")[1:]:
         name, _, body = block.partition("\n")
@@ -44,11 +46,12 @@ QUERIES: Final = load_queries(Path(__file__).with_name("queries.sql").read_text(
 
 
 class WideStatement:
-    """A statement with one group of question marks, which is repeated to take many rows in one execution.
+    """A statement with one group of question marks. The group is repeated, so that one execution takes many rows.
 
-    sqlite3 releases the GIL and takes it back for every execution, and executemany executes row by row. With a busy
-    main thread, 100 journal rows took 8.9 ms with executemany and 1.4 ms with this class. If nothing else is busy, both
-    take the same time. Padding with rows of nulls to the next width, to need only one execution, took a third longer.
+    For every execution, sqlite3 releases the GIL and takes it again. `executemany` executes the statement once for each
+    row. With a busy main thread, 100 journal rows took 8.9 ms with executemany and 1.4 ms with this class. If no other
+    thread is busy, both take the same time. Filling up with rows of nulls to the next width, to need only one
+    execution, took a third longer.
     """
 
     __slots__ = ("_sql",)
@@ -60,7 +63,7 @@ class WideStatement:
         self._sql = {width: sql.replace(groups[0], ", ".join(groups * width)) for width in _WIDTHS}
 
     def executions(self, rows: Sequence[tuple[object, ...]]) -> list[Execution]:
-        """Return the statements to execute for all rows, in order; none for no rows."""
+        """Return the statements to execute for all rows, in order. Without rows, there are none."""
         found: list[Execution] = []
         start, count = 0, len(rows)
         for width in _WIDTHS:
@@ -71,10 +74,10 @@ class WideStatement:
 
 
 class GatheredRows:
-    """A query that returns all its rows at once, as one JSON text, if possible.
+    """A query that returns all its rows as one JSON text, if possible.
 
-    sqlite3 releases the GIL and takes it back for every row, which slows down both a busy main thread and the reader.
-    With this, a thousand runs that were woken after a restart had all ended after 0.58 s instead of 0.67 s.
+    For every row, sqlite3 releases the GIL and takes it again. This slows down a busy main thread and the reader. With
+    this class, a thousand runs that were woken after a restart ended after 0.58 s instead of 0.67 s.
     """
 
     __slots__ = ("_gathering", "sql")
@@ -89,20 +92,20 @@ class GatheredRows:
             (text,) = connection.execute(self.gathering(connection, variables), variables).fetchone()
             return [] if text is None else _decode_rows(text)
         except (sqlite3.DataError, sqlite3.OperationalError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            # The rows are too long for one text, have no JSON form, or are damaged. Reading the rows one by one, or
-            # converting them, shows which row is at fault.
+            # The rows are too long for one text, have no JSON form, or are damaged. Reading and converting the rows one
+            # by one shows which row is damaged.
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
             if code not in (sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_ERROR):
                 raise
             return connection.execute(self.sql, variables).fetchall()
 
     def gathering(self, connection: sqlite3.Connection, variables: Mapping[str, object]) -> str:
-        """Return the query that gives the one text, or null for no rows."""
+        """Return the query that gives the text. It gives null if there are no rows."""
         if self._gathering:
             return self._gathering
         columns = connection.execute(f"select * from ({self.sql}) limit 0", variables).description  # noqa: S608 - our own
         names = ", ".join(f'"{name}"' for name, *_ in columns)
-        # The rows are in the order of the query: SQLite keeps that order when it concatenates rows, though not when it
+        # The rows are in the order of the query. SQLite keeps that order when it concatenates rows, but not when it
         # counts them.
         self._gathering = f"select '[' || group_concat(json_array({names})) || ']' from ({self.sql})"  # noqa: S608
         return self._gathering

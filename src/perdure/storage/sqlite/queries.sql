@@ -1,7 +1,7 @@
--- Every query of the SQLite store. A comment with its name starts a query. A name in braces stands for the text of that
--- query. A query that takes many rows has one group of question marks, which is repeated (see queries.py). Rows of
--- nulls pad it, and must change nothing. Pairs are looked up in a select from a list, not in the list: only then does
--- SQLite use an index for them, and does not read the whole table.
+-- The queries of the SQLite store. A comment with its name starts a query. A name in braces stands for the text of that
+-- query. A query that takes many rows has one group of question marks, which is repeated (see queries.py). Pairs are
+-- looked up in a select from a list, and not in the list itself. Otherwise SQLite would not use an index, but read the
+-- whole table.
 
 -- name: run_columns
 -- A run without payloads, in the order of the fields of kernel.runs.Run.
@@ -44,8 +44,8 @@ where alive order by epoch
 select epoch, id, batch from engines where typeof(epoch) = 'integer' order by epoch desc limit :limit
 
 -- name: is_needless
--- A dead engine that can be forgotten: it owns nothing, it is not the last to enroll, and a later engine has the same
--- code. So an engine that looks for overdue runs still knows all code that there was.
+-- A dead engine that can be forgotten. It owns nothing, it is not the last engine that registered, and a later engine
+-- has the same code. So an engine that looks for overdue runs still knows all code that engines have had.
 not old.alive and old.epoch < (select max(epoch) from engines where typeof(epoch) = 'integer')
 and (
     old.workflows = '[]'
@@ -57,11 +57,11 @@ and (
 and not exists (select 1 from runs indexed by runs_active where {active} and runs.owner = old.id)
 
 -- name: sign_off
--- No engine can have ended at this time. It marks engines that have signed off, in contrast to engines that died.
+-- A time at which no engine can have ended. It marks engines that have signed off. Engines that died have another time.
 update engines set ended_at = 0 where id = :id and not alive
 
 -- name: forget_signed_off
--- The last engine to enroll stays until another one has signed off.
+-- The engine that registered last stays until another engine has signed off.
 delete from engines where epoch in (
     select old.epoch from engines as old indexed by engines_ended
     where not old.alive and old.ended_at = 0 and {is_needless} limit :limit
@@ -73,7 +73,7 @@ update engines set ended_at = :at
 where id in (select id from engines indexed by engines_ended where not alive and ended_at is null limit :limit)
 
 -- name: needless_engines
--- Engines to be forgotten. Ids are read as bytes, since a damaged id cannot be read as text.
+-- Engines that can be forgotten. Ids are read as bytes, because a damaged id cannot be read as text.
 select old.epoch, cast(old.id as blob) from engines as old indexed by engines_ended
 where not old.alive and old.ended_at < :before and {is_needless} limit :limit
 
@@ -85,7 +85,7 @@ delete from engines where epoch in {given_ids}
 select id, epoch, alive, batch, host, pid, workflows, started_at from engines where id = :id
 
 -- name: living
--- Engines that are not marked dead. An id that is not text is damage, not an engine: it owns nothing.
+-- Engines that are not marked dead. A row whose id is not text is damaged. It is left out, because it owns nothing.
 select id from engines where alive and typeof(id) = 'text'
 
 -- name: mark_dead
@@ -112,8 +112,9 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 
 on conflict (id) do nothing
 
 -- name: insert_beginning_runs
--- New runs that begin at once and have only usual values, as most do. sqlite3 takes four times as long to pass a null
--- as a number. So no nulls are passed here, nor below: 0 stands for null in a text column, '' in a number column.
+-- New runs that begin at once and have only usual values, as most runs have. sqlite3 takes four times as long for a
+-- null as for a number. So no nulls are passed here and below: 0 means null in a text column, and '' in a number
+-- column.
 insert into runs (
     id, workflow, model, parent_id, bond, created_at, workflow_version, status, version, revision, owner, claim, tags,
     attempt, recoveries, undo, origin, started_at, updated_at, spilled, input, born
@@ -222,7 +223,7 @@ select id, owner, version, claim from runs where id in {given_ids}
 select id, revision from runs where id in {given_ids}
 
 -- name: archive
--- Archive entries from one on.
+-- Archive the entries from a number on.
 insert into journal_archive (
     run_id, attempt, seq, position, kind, name, value, failure, attempts, started_at, at, digest, spilled
 )
@@ -307,7 +308,7 @@ select 1 from runs
 where id = :run_id and owner = :engine_id and claim = :claim and hold_kind is null and {active}
 
 -- name: put_waits
--- New waits, or new states of old ones.
+-- New waits, or new states of existing waits.
 insert or replace into waits (
     run_id, position, option, kind, name, shape, filter, mode, target, number, due_at, attempts, failure, since,
     details
@@ -334,7 +335,7 @@ select value from sequence
 select version from handler_book
 
 -- name: numbers_used
--- The greatest number that was ever given, as far as rows show.
+-- The greatest number that any row has.
 select max(
     coalesce((select max(number) from events where typeof(number) = 'integer'), 0),
     coalesce((select max(number) from waits where typeof(number) = 'integer'), 0)
@@ -379,7 +380,7 @@ update events indexed by events_run set position = :position, option = :option
 where run_id is not null and run_id = :run_id and id = :id
 
 -- name: free_event
--- The position that an event had won is gone: the event waits again.
+-- The position that an event had won was removed, so the event waits again.
 update events indexed by events_run set position = null where run_id is not null and run_id = :run_id and id = :id
 
 -- name: delete_event
@@ -391,7 +392,7 @@ delete from events indexed by events_run where run_id is not null and run_id = :
 delete from events where run_id is null and name = :name and number = :number
 
 -- name: set_reached
--- How far a retained event has been delivered. Null: to all runs that waited for it.
+-- How far a retained event was delivered. Null means to all runs that waited for it.
 update events set reached = :reached where run_id is null and name = :name and number = :number
 
 -- name: insert_letter
@@ -421,8 +422,8 @@ select exists (select 1 from events indexed by events_run where run_id is not nu
     exists (select 1 from waits indexed by waits_target where target is not null and due_at is null)
 
 -- name: freed
--- The events that have won these positions, or any position of these runs, and all events of those runs that are over.
--- Pairs are looked up by a join: SQLite looks up `(a, b) in (…)` by the first column alone.
+-- The events that have won one of these positions, or any position of these runs. Also all events of the runs that have
+-- ended. Pairs are looked up by a join, because SQLite looks up `(a, b) in (…)` only by the first column.
 select {event_columns}
 from (select json_extract(value, '$[0]') as run_id, json_extract(value, '$[1]') as position from json_each(:positions)) as given
 cross join events indexed by events_won on events.run_id = given.run_id and events.position = given.position
@@ -439,7 +440,7 @@ select {event_columns} from events indexed by events_queue
 where run_id is null and name = :name and number > :after and expires_at > :at order by number limit :limit
 
 -- name: shapes
--- The sets of fields by which waits for a name choose. Steps from shape to shape through the index.
+-- The sets of fields by which waits for a name filter. The query steps from set to set through the index.
 with recursive shapes (shape) as (
     select min(shape) from waits indexed by waits_open where name = :name and kind = 'event' and due_at is null
     union all
@@ -460,7 +461,7 @@ where kind = 'event' and due_at is null and name = :name and shape = :shape and 
 order by number limit :limit
 
 -- name: pending
--- How many events are in the queue of a name. They are counted if their stored number is damaged.
+-- How many events are in the queue of a name. If the stored number is damaged, the events are counted.
 select case when typeof(length) = 'integer' and length >= 0 then length else (
     select count(*) from events indexed by events_queue where run_id is null and name = :name and consumed
 ) end
@@ -472,7 +473,7 @@ select count(*) from events indexed by events_queue
 where run_id is null and name = :name and consumed and expires_at <= :at
 
 -- name: has_read
--- Of these retained events, those that a run has read or was given.
+-- Those of these retained events that a run has read or was given.
 select event_id from event_reads where run_id = :run_id and event_id in {given_ids}
 union select id from events indexed by events_run
 where run_id is not null and run_id = :run_id and not consumed and id in {given_ids}
@@ -556,21 +557,21 @@ case when runs.model = 'operation' and runs.workflow_version = '' then coalesce(
 ) else runs.workflow_version end
 
 -- name: known_model
--- A run's model, '' if only code of its name knows it: see Run.known_model.
+-- A run's model. It is '' if only the code of the run's workflow knows it: see Run.known_model.
 case when runs.model <> 'operation' and (
     (runs.model = 'function' and runs.claim = 0)
     or (runs.origin <> '' and (runs.bond <> 'called' or instr(runs.origin, ' #') > 0))
 ) then '' else runs.model end
 
 -- name: offered
--- Runs that fit what an engine offers: a JSON list of workflows, versions and models.
+-- Runs that fit an engine's offers. The offers are a JSON list of workflows, versions and models.
 (runs.workflow, {known_version}, {known_model}) in (
     select json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]') from json_each(:offers)
 )
 
 -- name: ripe_waits
--- Suspended runs that fit what is offered, have no living owner and are due before a time. They are in the order of the
--- index, so that a reader that has enough can stop. A run is listed once for each of its waits.
+-- Suspended runs that fit an offer, have no living owner, and are due before a time. They are in the order of the
+-- index, so that a reader that has enough runs can stop. A run is listed once for each of its waits.
 select waits.run_id, waits.due_at from waits indexed by waits_due cross join runs on runs.id = waits.run_id
 where waits.due_at is not null and waits.due_at < :before
     and runs.status = 'suspended' and runs.hold_kind is null and {offered}
@@ -578,8 +579,8 @@ where waits.due_at is not null and waits.due_at < :before
 order by waits.due_at
 
 -- name: damaged_waits
--- Suspended runs with a due time that is not a number: texts and other damage sort after all numbers. The engine that
--- claims one of these runs holds it.
+-- Suspended runs with a due time that is not a number. Texts and other damage sort after all numbers. The engine that
+-- claims such a run holds it.
 select waits.run_id from waits indexed by waits_due cross join runs on runs.id = waits.run_id
 where waits.due_at is not null and waits.due_at > 4611686018427387904 and runs.status = 'suspended'
     and runs.hold_kind is null
@@ -590,8 +591,8 @@ order by waits.due_at limit :limit
 (runs.model = 'operation' or runs.status in ('created', 'running', 'suspended'))
 
 -- name: ripe_deadlines
--- Runs whose deadline is due before a time. A held run that goes forward is listed too, and a held run of an operation
--- in either direction: ending these needs no engine's code.
+-- Runs whose deadline is due before a time. Held runs are listed too, if their deadline can end them without their
+-- code. These are runs that do not roll back, and all runs of operations.
 select runs.id, runs.deadline from runs indexed by runs_deadline
 where runs.deadline is not null and {active} and runs.deadline < :before
     and case when runs.hold_kind is null then {offered} else {is_held_alive} end
@@ -604,7 +605,7 @@ insert into audit (run_id, seq, version, was, became, cause, actor, details, at)
 values (?, ?, ?, nullif(?, 0), ?, ?, ?, ?, ?)
 
 -- name: put_published
--- Values that runs have published, unless a newer one is stored.
+-- Values that runs have published, unless a newer value is stored.
 insert into published (run_id, key, at, seq, number, value)
 values (?, ?, ?, ?, ?, ?)
 on conflict (run_id, key) do update set at = excluded.at, seq = excluded.seq, number = excluded.number, value = excluded.value
@@ -620,7 +621,7 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?)
 select coalesce(max("offset"), 0) from stream_items where run_id = :run_id and stream = :stream
 
 -- name: said_in
--- Numbers of an activation's items that are in a run's streams already.
+-- Numbers of an activation's items that are already in a run's streams.
 select number from stream_items indexed by stream_items_said where seq is not null and run_id = :run_id and seq = :seq
 
 -- name: forget_said
@@ -629,7 +630,7 @@ update stream_items indexed by stream_items_said set seq = null, number = null
 where seq is not null and run_id = :run_id and seq >= :first
 
 -- name: outdate_published
--- The same for published values: each stays until it is published again.
+-- The same for published values. Each value stays until it is published again.
 update published set seq = :seq, number = :number where run_id = :run_id and seq >= :first
 
 -- name: reply_mail
@@ -643,8 +644,8 @@ join mail on mail.id = new.id where mail.slot is not null
 delete from mail where id in (values (?))
 
 -- name: owners
--- Owners of active runs that are not living engines. Steps from owner to owner through the index instead of reading
--- every run.
+-- Owners of active runs that are not living engines. The query steps from owner to owner through the index, and does
+-- not read every run.
 with recursive owners (owner) as (
     select min(runs.owner) from runs indexed by runs_active where {active} and runs.owner is not null
     union all
@@ -661,15 +662,15 @@ select owner from owners where owner is not null and owner not in (select id fro
 (:begun is null or :begun = exists (select 1 from message_event where scope = runs.id and seq = 1))
 
 -- name: claimable
--- The oldest runs of a workflow that an owner (or nobody) has, without suspended and held ones.
+-- The oldest runs of a workflow that an owner has, or that have no owner. Suspended and held runs are left out.
 select runs.created_at, runs.id from runs indexed by runs_awake
 where {awake} and runs.owner is :owner and runs.workflow = :workflow and runs.workflow_version = :stored_version
     and {known_model} in (:model, :or_model) and {known_version} = :version and runs.hold_kind is null and {stage}
 order by runs.created_at, runs.id limit :limit
 
 -- name: claimable_blocked
--- Runs of a workflow without a living owner that are blocked with other code: see kernel/fingerprints.py. Without a
--- fingerprint, all runs that some code may fit.
+-- Blocked runs of a workflow that have no living owner and were tried only with other code: see kernel/fingerprints.py.
+-- Without a fingerprint, all blocked runs that some code may fit.
 select runs.created_at, runs.id, runs.owner from runs indexed by runs_held
 where runs.hold_kind = 'blocked' and runs.workflow = :workflow and {active}
     and {known_model} in (:model, :or_model) and {known_version} = :version
@@ -695,7 +696,7 @@ select {run_columns},
 from runs where runs.id in {given_ids}
 
 -- name: set_aside
--- Hold a damaged run. Its revision is left as it is if it is not a number.
+-- Hold a damaged run. If its revision is not a number, the revision stays unchanged.
 update runs set
     owner = null, hold_kind = :kind, hold_fingerprint = '', hold = :hold,
     revision = case when typeof(revision) = 'integer' then revision + 1 else revision end
@@ -743,7 +744,7 @@ select run_id, seq, position, kind, name,
 from journal where run_id in {given_ids} order by run_id, seq
 
 -- name: archived
--- Entries that retries have archived, with their attempt first.
+-- Entries that retries have archived. The first column is the attempt.
 select attempt, run_id, seq, position, kind, name,
     case when spilled = 1
         then (select data from payloads where run_id = :run_id and slot = 'archive:' || attempt || ':' || seq)
@@ -774,7 +775,8 @@ order by id limit :limit
 select status from runs where id = :run_id
 
 -- name: published
--- Values that a run has published, under one key or all, in the order of the fields of kernel.rows.PublishedValue.
+-- Values that a run has published, under one key or under all keys. The columns have the order of the fields of
+-- kernel.rows.PublishedValue.
 select run_id, key, value, at from published where run_id = :run_id and (:key is null or key = :key) order by key
 
 -- name: stream
@@ -783,7 +785,8 @@ select run_id, stream, "offset", value, at, position, attempt from stream_items
 where run_id = :run_id and stream = :stream and "offset" > :after order by "offset" limit :limit
 
 -- name: streams
--- The names of a run's streams, and their lengths. Steps from name to name through the key instead of reading items.
+-- The names of a run's streams, and their lengths. The query steps from name to name through the key, and reads no
+-- items.
 with recursive names (stream) as (
     select min(stream) from stream_items where run_id = :run_id
     union all
@@ -803,8 +806,8 @@ where :slot is null or :slot not in (select slot from mail_replies)
 on conflict (slot) where slot is not null do nothing
 
 -- name: addressed
--- Mail that an engine may answer, joined with its run, if that exists. Mail is consumed soon, so the query reads the
--- mail, not the runs.
+-- Mail that an engine may answer, joined with its run if the run exists. Mail is consumed soon, so the query begins
+-- with the mail and not with the runs.
 from mail left join runs on runs.id = mail.run_id
 where (
     runs.owner is null or runs.owner = :engine_id or runs.owner not in (select id from engines where alive)
@@ -823,7 +826,7 @@ select 1 {addressed} limit 1
 select slot from mail_replies where slot in {given_ids}
 
 -- name: take_replies
--- The replies in these slots. Empties the slots.
+-- Return the replies in these slots, and empty the slots.
 delete from mail_replies where slot in {given_ids} returning slot, reply
 
 -- name: purge_replies
@@ -840,7 +843,7 @@ select id from runs
 where id in {given_ids} and owner <> :engine_id and owner in (select id from engines where alive)
 
 -- name: filters
--- The conditions of a RunFilter except the cursor. Null stands for a condition that was not given.
+-- The conditions of a RunFilter except the cursor. Null means that the condition was not given.
 (:workflow is null or runs.workflow = :workflow)
 and (:statuses is null or runs.status in (select value from json_each(:statuses)))
 and (:hold is null or runs.hold_kind = :hold)
@@ -857,7 +860,7 @@ and (:tags is null or not exists (
 runs.created_at >= :created_from and (runs.created_at, runs.id) < (:before_at, :before_id)
 
 -- name: by_parent
--- The starting points of listings. Each listing is one of these with the filters, once for each status.
+-- The parts of listings that find runs. A listing is one of these with the filters, once for each status.
 from runs indexed by runs_parent where runs.parent_id = :parent_id and {window}
 
 -- name: by_hold
@@ -876,8 +879,8 @@ from runs indexed by runs_workflow where runs.workflow = :workflow and runs.stat
 from runs indexed by runs_status where runs.status = :status and {window}
 
 -- name: tally
--- How many runs have a status and were created between two times, up to a limit for each status. Reads the index only,
--- and no row.
+-- How many runs have a status and were created between two times, up to a limit for each status. The query reads only
+-- the index, and no row.
 select (
     select count(*) from (
         select 1 from runs indexed by runs_status

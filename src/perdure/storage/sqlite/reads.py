@@ -1,4 +1,4 @@
-"""Runs read from the file: in the reader's thread, or inside a transaction of the writer."""
+"""Reads of runs, in the reader's thread or inside a transaction of the writer."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def children(connection: sqlite3.Connection, *, ids: list[str], stopped: bool) -
 
 
 def journal(connection: sqlite3.Connection, *, run_id: str) -> tuple[str, list[Entry]]:
-    """Return a run's input and journal, for people. Raises RunNotFound."""
+    """Return a run's input and journal, for display. Raises RunNotFound."""
     given = {"ids": json_text([run_id])}
     with snapshot(connection):
         inputs = INPUTS.fetch(connection, given)
@@ -122,7 +122,7 @@ def _waits(connection: sqlite3.Connection, given: Mapping[str, str]) -> dict[str
 
 
 def set_aside(connection: sqlite3.Connection, *, run_id: str, hold: Hold, engine_id: str, at: int) -> bool:
-    """Put a hold on a damaged run, unless another living engine owns it. Runs in the writer's thread."""
+    """Put a hold on a damaged run, unless another living engine owns it. This runs in the writer's thread."""
     given = {"run_id": run_id, "kind": hold.kind, "hold": json_text(hold), "engine_id": engine_id}
     with transaction(connection):
         if connection.execute(QUERIES["set_aside"], given).rowcount == 0:

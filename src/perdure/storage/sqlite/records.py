@@ -1,4 +1,4 @@
-"""Records: put in transactions of their own, and read."""
+"""Records: writes in transactions of their own, and reads."""
 
 from __future__ import annotations
 

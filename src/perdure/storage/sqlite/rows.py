@@ -1,4 +1,4 @@
-"""Records as rows and rows as records. Rows that are read are checked: see perdure.storage.damage."""
+"""Conversion of records to rows, and of rows to records. Rows that are read are checked: see perdure.storage.damage."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from perdure.storage.damage import (
 )
 
 INLINE_MAX_BYTES: Final = 8 * 1024
-_SURELY_INLINE_CHARS: Final = INLINE_MAX_BYTES // 4  # A character takes four bytes at most.
+_SURELY_INLINE_CHARS: Final = INLINE_MAX_BYTES // 4  # a character takes at most four bytes
 
 SPILLED_INPUT: Final = 1
 SPILLED_OUTPUT: Final = 2
@@ -52,7 +52,7 @@ def json_text(value: object) -> str:
 
 
 def is_large(text: str | None) -> bool:
-    """Whether a payload is stored in a table of its own."""
+    """Return whether a payload is stored in a table of its own."""
     if text is None or len(text) <= _SURELY_INLINE_CHARS:
         return False
     return len(text) > INLINE_MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > INLINE_MAX_BYTES
@@ -63,7 +63,9 @@ def is_large(text: str | None) -> bool:
 
 
 def inserted_run(write: RunWrite, payloads: Payloads, numbered: int) -> Row:
-    """Return the row of a new run in a batch with this many numbers. Large payloads are appended to `payloads`."""
+    """Return the row of a new run. `numbered` is how many numbers its batch has. Large payloads are appended to
+    `payloads`.
+    """
     run = write.run
     spilled, text = _spill_input(write, payloads)
     outcome_spilled, output, failure = _spill_outcome(run.id, write.outcome, payloads)
@@ -72,7 +74,7 @@ def inserted_run(write: RunWrite, payloads: Payloads, numbered: int) -> Row:
 
 
 def beginning_run(write: RunWrite, numbered: int) -> Row | None:
-    """Return the short row of a run that begins at once. None if other columns need values too."""
+    """Return the short row of a run that begins at once. Return None if other columns need values too."""
     run, text = write.run, write.input
     if (
         text is None
@@ -133,7 +135,7 @@ def briefly_updated_run(write: RunWrite) -> Row:
 
 
 def succeeding_run(write: RunWrite) -> Row | None:
-    """Return the short row of a run that ends with an output. None if other columns need values too."""
+    """Return the short row of a run that ends with an output. Return None if other columns need values too."""
     run, outcome = write.run, write.outcome
     if (
         outcome is None
@@ -160,7 +162,7 @@ def succeeding_run(write: RunWrite) -> Row | None:
 
 
 def outcome_row(write: RunWrite, payloads: Payloads) -> Row:
-    """Return the columns that are added to the row of a run whose outcome is written too."""
+    """Return the columns that are added to a run's row if its outcome is written too."""
     return _spill_outcome(write.run.id, write.outcome, payloads)
 
 
@@ -214,7 +216,7 @@ def _spill_outcome(run_id: str, outcome: Outcome | None, payloads: Payloads) -> 
 
 
 def entry_rows(entries: Iterable[Entry], payloads: Payloads) -> tuple[list[Row], list[Row]]:
-    """Return the short rows of steps that succeeded at the first attempt, and the rows of all other entries."""
+    """Return the short rows of steps that succeeded in their first attempt, and the rows of all other entries."""
     steps: list[Row] = []
     others: list[Row] = []
     for entry in entries:
@@ -238,7 +240,7 @@ def _entry_row(entry: Entry, payloads: Payloads) -> Row:
 
 def audit_rows(rows: Iterable[Audit]) -> list[Row]:
     return [
-        # Plain texts: sqlite3 is slow with members of an enumeration, and with null.
+        # Plain texts are used, because sqlite3 is slow with members of an enumeration and with null.
         (
             row.run_id,
             row.seq,
@@ -255,7 +257,7 @@ def audit_rows(rows: Iterable[Audit]) -> list[Row]:
 
 
 def wait_rows(waits: Iterable[Wait], base: int = 0) -> list[Row]:
-    """Return the rows of waits. `base` is added to the number of each wait that has a number."""
+    """Return the rows of waits. `base` is added to each number that is not 0."""
     return [
         (
             wait.run_id,
@@ -310,7 +312,7 @@ def event_rows(events: Iterable[Event], base: int = 0) -> list[Row]:
 
 
 def run_of(row: Row) -> Run:
-    """Convert a row to a run. If the row is damaged, the run has a hold that says so."""
+    """Convert a row to a run. If the row is damaged, the run has a hold that reports the damage."""
     values = dict(zip(_RUN_FIELDS, row, strict=False))
     values["tags"] = decoded(_decode_tags, row[_TAGS_AT])
     values["hold"] = None if row[_HOLD_AT] is None else decoded(_decode_hold, row[_HOLD_AT])
@@ -339,7 +341,7 @@ def stored_run_of(row: Row) -> StoredRun:
 
 
 def entry_of(row: Row) -> Entry:
-    """Convert a row to an entry that a run resumes with. Raises RowDamaged."""
+    """Convert a row to an entry with which a run resumes. Raises RowDamaged."""
     values = dict(zip(Entry.__struct_fields__, row[:-1], strict=True))
     entry = record_of(Entry, values, row)
     if (damage := _payload_damage(entry, row[-1], "journal")) is not None:
@@ -348,7 +350,9 @@ def entry_of(row: Row) -> Entry:
 
 
 def shown_entry_of(row: Row, table: str = "journal") -> Entry:
-    """Convert a row to an entry, for people. If the row is damaged, the entry has a failure that says so."""
+    """Convert a row to an entry, for display. If the row is damaged, the entry has a failure that reports the
+    damage.
+    """
     entry = shown_entry(dict(zip(Entry.__struct_fields__, row[:-1], strict=True)), row, table)
     damage = _payload_damage(entry, row[-1], table)
     return entry if damage is None else damaged_entry(entry, damage)
@@ -364,7 +368,7 @@ def _payload_damage(entry: Entry, spilled: object, table: str) -> RowDamaged | N
 
 
 def archived_of(row: Row) -> tuple[int, Entry]:
-    """Convert a row to an entry that a retry has archived, for people. Also return the number of its attempt."""
+    """Convert a row to an entry that a retry has archived, for display. Also return the number of its attempt."""
     entry = shown_entry_of(row[1:], "journal_archive")
     if type(row[0]) is int:
         return row[0], entry
@@ -385,12 +389,12 @@ def staged_of(row: Row) -> Staged:
 
 
 def event_of(row: Row) -> Event:
-    """Convert a row to an event that a run resumes with. Raises RowDamaged."""
+    """Convert a row to an event with which a run resumes. Raises RowDamaged."""
     return record_of(Event, _event_values(row), row)
 
 
 def shown_event_of(row: Row) -> Event:
-    """Convert a row to an event, for people."""
+    """Convert a row to an event, for display."""
     return shown(Event, _event_values(row), row)
 
 
@@ -399,7 +403,7 @@ def _event_values(row: Row) -> dict[str, Any]:
 
 
 def letter_of(row: Row) -> DeadLetter:
-    """Convert a row to a dead letter. If the row is damaged, its status says so."""
+    """Convert a row to a dead letter. If the row is damaged, its status reports the damage."""
     return shown_letter(_with_fields(dict(zip(DeadLetter.__struct_fields__, row, strict=True))), row)
 
 

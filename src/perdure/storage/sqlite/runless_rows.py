@@ -1,4 +1,4 @@
-"""Rows that belong to no run, written inside a commit: records, tokens, sessions and handlers."""
+"""Rows that belong to no run: records, tokens, sessions and handlers. They are written inside a commit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perdure.storage.sqlite import access, cooperation, records
 
 
 class SomebodyElseWasFaster(Exception):
-    """Another process has already written that version of a record or a token, or retired that handler."""
+    """Another process has already written this version of a record or a token, or has already retired this handler."""
 
 
 def write(connection: sqlite3.Connection, shared: SharedWrites, at: int) -> None:

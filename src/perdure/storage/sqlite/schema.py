@@ -1,4 +1,4 @@
-"""The tables: which schema version a file has, and the migrations that bring it up to date."""
+"""The tables: the schema version of a file, and the migrations that upgrade it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.storage.sqlite.transaction import transaction
 
 
 def _load_migrations() -> Mapping[int, str]:
-    # importlib.resources is not used, since importing it takes as long as opening the file.
+    # importlib.resources is not used, because importing it takes as long as opening the file.
     files = Path(__file__).with_name("migrations").glob("*.sql")
     return {int(file.name[:4]): file.read_text("utf-8") for file in files}
 
@@ -27,7 +27,7 @@ OUR_TABLES: Final = frozenset(
 
 
 def inspect(connection: sqlite3.Connection, path: Path) -> int:
-    """Return the version of the schema in a file, or 0 if the file has no schema. Writes nothing.
+    """Return the version of the schema in a file, or 0 if the file has no schema. This writes nothing.
 
     Raises SchemaTooNew. Raises StoreBroken if somebody else's tables have our names.
     """
@@ -59,7 +59,7 @@ def inspect(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def lacking(connection: sqlite3.Connection) -> list[str]:
-    """Return the tables that a file of the newest version needs and lacks. Writes nothing."""
+    """Return the tables that are missing in a file of the newest version. This writes nothing."""
     names = "select name from sqlite_master where type = 'table'"
     found = {name for (name,) in connection.execute(names)}
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as model:

@@ -1,9 +1,9 @@
-"""Transactional steps: a step's writes to its own tables, and its result, in one transaction.
+"""Transactional steps: a step's writes to its own tables, and its result, are in one transaction.
 
-They run in the writer's thread, one after the other and between commits, on a connection of their own. The transaction
-takes the writer's lock at its beginning, so nobody can take the run away before its end.
+They run in the writer's thread one after the other, between commits. They have a connection of their own. The
+transaction takes the writer's lock at its beginning. So nobody can take the run away before the transaction ends.
 
-An error of the file (the disk is full, the file cannot be read) is an error of the store, not a failure of the step.
+An error of the file (the disk is full, the file cannot be read) is an error of the store and not a failure of the step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from perdure.storage.sqlite.schema import OUR_TABLES
 from perdure.storage.sqlite.transaction import roll_back
 
 _ENDING: Final = frozenset({sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH})
-# The place of the table's name in SQLite's report about an action: first (0) or second (1).
+# For each action, the place of the table's name in SQLite's report: first (0) or second (1).
 _WRITING: Final = {
     sqlite3.SQLITE_INSERT: 0,
     sqlite3.SQLITE_UPDATE: 0,
@@ -38,7 +38,7 @@ _WRITING: Final = {
     sqlite3.SQLITE_DROP_TRIGGER: 1,
     sqlite3.SQLITE_ALTER_TABLE: 1,
 }
-# Other attributes of a connection that are useful to a step and cannot end its transaction.
+# Other attributes of a connection that a step may use, because they cannot end its transaction.
 _OPEN_TO_STEPS: Final = frozenset(
     {
         "create_aggregate",
@@ -53,7 +53,7 @@ _COMMITTED_FOR_YOU: Final = "the step's transaction is committed with its result
 
 
 class StepCursor(sqlite3.Cursor):
-    """A cursor that works until its step ends."""
+    """A cursor that can be used until its step ends."""
 
     guard: StepConnection
 
@@ -91,7 +91,7 @@ class StepCursor(sqlite3.Cursor):
         return self._fetched(super().__next__)
 
     def _fetched(self, fetch: Callable[..., Any], *args: Any) -> Any:
-        """Fetch rows. SQLite reads rows when they are asked for, so this may fail too."""
+        """Fetch rows. SQLite reads rows only when they are fetched, so fetching can fail too."""
         try:
             return fetch(*args)
         except sqlite3.DatabaseError as error:
@@ -99,15 +99,16 @@ class StepCursor(sqlite3.Cursor):
 
 
 class StepConnection:
-    """The connection that a step gets: sqlite3's connection without the methods that would end the transaction. It
-    works until the step ends."""
+    """The connection that a step gets. It is sqlite3's connection without the methods that would end the transaction.
+    It can be used until the step ends.
+    """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._cursors: weakref.WeakSet[StepCursor] = weakref.WeakSet()
         self._refused = ""
         self._is_over = False
-        self.fault: sqlite3.DatabaseError | None = None  # an error of the file, not of a statement
+        self.fault: sqlite3.DatabaseError | None = None  # an error of the file that no statement causes
         self.row_factory: Any = None
 
     def cursor(self) -> StepCursor:
@@ -155,7 +156,7 @@ class StepConnection:
             raise Misuse("SQLite has rolled the step's transaction back after an error: let the error end the step")
 
     def authorize(self, action: int, details: Sequence[str | None]) -> int:
-        """Answer whether a statement may do this. SQLite asks when it prepares the statement."""
+        """Return whether a statement may do this action. SQLite calls this when it prepares the statement."""
         if action in _ENDING:
             self._refused = f"a transactional step cannot do this itself ({details[0]}): {_COMMITTED_FOR_YOU}"
         elif action in _WRITING and (table := details[_WRITING[action]]) in OUR_TABLES:
@@ -165,7 +166,9 @@ class StepConnection:
         return sqlite3.SQLITE_DENY
 
     def explained(self, error: sqlite3.DatabaseError) -> Exception:
-        """Return the same error, or a Misuse with the reason if this connection made SQLite refuse the statement."""
+        """Return the same error. If this connection made SQLite refuse the statement, return a Misuse with the reason
+        instead.
+        """
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_AUTH and self._refused:
             return Misuse(self._refused)
         if is_of_the_file(error):
@@ -173,7 +176,7 @@ class StepConnection:
         return error
 
     async def has_store_failed(self) -> bool:
-        """Whether the file has failed during the step so far."""
+        """Return whether the file has failed during the step so far."""
         return self.fault is not None
 
     def end(self) -> None:
@@ -187,7 +190,7 @@ def _refusal(what: str, why: str) -> Misuse:
 
 
 class StepTransactions:
-    """Runs the bodies of steps, each in its transaction. Used in the writer's thread only."""
+    """Runs the bodies of steps, each in its own transaction. It may be used only in the writer's thread."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
         self._connect = connect
@@ -243,7 +246,7 @@ class StepTransactions:
         return None, failure
 
     def _authorize(self, action: int, *details: str | None) -> int:
-        """Allow statements of the store. Statements of a step are checked by the step's connection."""
+        """Allow statements of the store. The step's connection checks the statements of a step."""
         return sqlite3.SQLITE_OK if self._guard is None else self._guard.authorize(action, details)
 
 

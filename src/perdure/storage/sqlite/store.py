@@ -1,6 +1,7 @@
-"""The store in one SQLite file: one thread writes, another reads. The guarantees of the methods are in perdure.ports.
+"""The store in one SQLite file. One thread writes, and another thread reads. perdure.ports describes the guarantees of
+the methods.
 
-This module writes batches. The other slices of the store, one for each noun, are in the modules of that name.
+This module writes batches. Each other slice of the store is in the module that is named after its noun.
 """
 
 from __future__ import annotations
@@ -50,9 +51,10 @@ class SqliteStore(
     SqliteMail,
     SqliteRetention,
 ):
-    """A store in the file at `path`, which is created if it is missing.
+    """A store in the file at `path`. If the file does not exist, it is created.
 
-    While it is open, SQLite's own -wal and -shm files are beside it, and a lock file for each living engine.
+    While the store is open, SQLite's own -wal and -shm files are beside the file. There is also a lock file for each
+    living engine.
     """
 
     clock: Clock | None = None
@@ -60,8 +62,7 @@ class SqliteStore(
     transacts: Transacts = "plain"
 
     def __init__(self, path: str | Path) -> None:
-        # The path is resolved, since engines that open the file through different links must look at the same lock
-        # files.
+        # The path is resolved, because engines that open the file through different links must use the same lock files.
         self.path = Path(path).resolve()
         super().__init__(Database(self.path))
         self._steps = StepTransactions(self._connect_steps)

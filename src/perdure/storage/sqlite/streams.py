@@ -1,4 +1,4 @@
-"""Values that runs publish and items of their streams: written inside a commit, read in pages."""
+"""Values that runs publish, and items of their streams: writes inside a commit, and reads in pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perdure.storage.sqlite.queries import INSERT_STREAM_ITEMS, PUT_PUBLISHED, Q
 from perdure.storage.sqlite.rows import Row, published_of, stream_item_of
 from perdure.storage.sqlite.transaction import snapshot
 
-_LAST = 2**63 - 1  # greater than any place in an activation
+_LAST = 2**63 - 1  # greater than any index in an activation
 
 
 def write(connection: sqlite3.Connection, batch: Batch) -> None:

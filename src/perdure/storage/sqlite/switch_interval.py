@@ -1,4 +1,4 @@
-"""The speed at which threads hand the GIL to one another while a commit is in flight."""
+"""The speed at which threads pass the GIL to one another during a commit."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import threading
 from types import TracebackType
 from typing import Final
 
-# Python's default is 5 ms: a thread waits that long to get the GIL back from a busy thread.
+# Python's default is 5 ms. A thread waits that long to get the GIL back from a busy thread.
 COMMIT_SWITCH_INTERVAL_S: Final = 0.0001
 
 
 class BriskSwitching:
-    """Lowers the interpreter's switch interval from the first entry to the last exit, for all threads of the process.
+    """Lowers the switch interval of the interpreter, from the first entry to the last exit. This affects all threads of
+    the process.
 
     sqlite3 releases the GIL around every call into SQLite. If the main thread is busy, sqlite3 waits for a switch
-    interval to get the GIL back. Measured on two cores with other load on them, variants in random order, in ms per
+    interval to get the GIL back. Measured on two cores with other load, with the variants in random order, in ms per
     commit:
 
         100 journal rows, main thread never waits (480 commits)            p50 7.7, p95 23   with Python's 5 ms
@@ -23,8 +24,8 @@ class BriskSwitching:
         100 runs finished, event loop never idle (360 commits)             p50 7.8, p99 604, max 3559  with 5 ms
                                                                            p50 7.8, p99 25,  max 36    with this
 
-    So the rare long stalls go away under an event loop, which releases the GIL by itself now and then. The usual commit
-    is not faster.
+    So with an event loop, which releases the GIL now and then by itself, the rare long stalls disappear. A usual commit
+    does not become faster.
     """
 
     def __init__(self) -> None:

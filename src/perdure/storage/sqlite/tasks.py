@@ -1,4 +1,4 @@
-"""Tasks: written inside a commit, claimed and renewed in transactions of their own, and read."""
+"""Tasks: writes inside a commit, claims and renewals in transactions of their own, and reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUERIES: Final = load_queries(Path(__file__).with_name("tasks.sql").read_text("u
 
 
 class TaskTaken(Exception):
-    """A task to release or answer is not open, or another worker has claimed it."""
+    """A task that is to be released or answered is not open, or another worker has claimed it."""
 
 
 def write(connection: sqlite3.Connection, changes: TaskWrites, at: int) -> None:
@@ -60,7 +60,7 @@ def load_tasks(connection: sqlite3.Connection, *, ids: list[str]) -> dict[str, T
 
 
 def task_of(row: Row) -> Task:
-    """Convert a row to a task. If the row is damaged, the task has a status that says so."""
+    """Convert a row to a task. If the row is damaged, the task has a status that reports the damage."""
     return shown_task(dict(zip(Task.__struct_fields__, row, strict=True)), row)
 
 

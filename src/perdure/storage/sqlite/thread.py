@@ -1,4 +1,4 @@
-"""A thread with a connection of its own, and a queue of work for it."""
+"""A thread with a connection of its own, and a queue of work."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _Order = tuple[_Work, asyncio.AbstractEventLoop, "asyncio.Future[Any]", float]
 
 
 class DatabaseThread:
-    """Does work on one connection, one piece after the other, in the order in which it was submitted.
+    """Does pieces of work on one connection, one after the other, in the order in which they were submitted.
 
-    Work is never interrupted. A caller that stops waiting does not undo it. If the file is locked for too long, all
-    work that was submitted meanwhile fails with the same error. Otherwise each piece of work would wait for the lock
-    again.
+    Work is never interrupted. If a caller stops waiting, its work is still done. If the file is locked for too long,
+    all work that was submitted in this time fails with the same error. Otherwise each piece of work would wait for the
+    lock again.
 
-    The thread is a daemon, so that a program that forgets to close its store still ends. With `checkpoints`, the thread
-    makes checkpoints when it has nothing else to do.
+    The thread is a daemon. So a program that forgets to close its store still ends. With `checkpoints`, the thread
+    makes checkpoints when it has no other work.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class DatabaseThread:
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
 
     async def start(self) -> None:
-        """Connect. Raises the errors of connecting as a StoreError."""
+        """Connect. Raises a StoreError if that fails."""
         self._thread.start()
         try:
             await self.run(lambda _: None)
@@ -60,7 +60,7 @@ class DatabaseThread:
             raise
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do work in the thread and return its result. Raises StoreError instead of SQLite's own errors."""
+        """Do work in the thread and return its result. Errors of SQLite become StoreErrors."""
         if self._stopping:
             raise _closed(self._path)
         loop = asyncio.get_running_loop()
@@ -69,15 +69,15 @@ class DatabaseThread:
         return await future
 
     def keep(self, connection: sqlite3.Connection) -> None:
-        """Close another connection at the end too. Called in the thread itself."""
+        """Also close another connection at the end. This must be called in the thread itself."""
         self._also.append(connection)
 
     async def stop(self) -> None:
-        """Do the work that was submitted, then close the connection."""
+        """Do the work that was submitted, and then close the connection."""
         if not self._stopping:
             self._stopping = True
-            # The loop's executor is not used: a program that closes its store at its very end no longer has an
-            # executor.
+            # This does not use the loop's executor, because it no longer exists when a program closes its store at its
+            # very end.
             loop = asyncio.get_running_loop()
             closed: asyncio.Future[None] = loop.create_future()
             self._orders.put((sqlite3.Connection.close, loop, closed, math.inf))
@@ -86,7 +86,7 @@ class DatabaseThread:
                 await closed
 
     def abandon(self) -> None:
-        """Do no more work, except the piece in progress."""
+        """Do no more work after the current piece."""
         self._abandoned = True
         if not self._stopping:
             self._stopping = True
@@ -122,7 +122,7 @@ class DatabaseThread:
             opened.close()
 
     def _next(self, connection: sqlite3.Connection | None) -> _Order | None:
-        """Wait for the next piece of work and return it."""
+        """Wait for the next piece of work, and return it."""
         if self._checkpoints is None or connection is None or self._stopping:
             return self._orders.get()
         while (patience_s := self._checkpoints.patience_s(connection)) is not None:
@@ -134,9 +134,9 @@ class DatabaseThread:
 
 
 def _done(work: _Work, connection: sqlite3.Connection) -> object:
-    """Do work and return its result.
+    """Do work, and return its result.
 
-    A damaged text that is not UTF-8 is read as bytes, so that an error can name it.
+    Damaged text that is not UTF-8 is read as bytes, so that an error can show it.
     """
     try:
         return work(connection)
@@ -159,7 +159,7 @@ def _text_or_bytes(stored: bytes) -> str | bytes:
 
 def _answer(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
     if future.done():
-        return  # The caller stopped waiting.
+        return  # The caller has stopped waiting.
     if error is None:
         future.set_result(result)
     else:

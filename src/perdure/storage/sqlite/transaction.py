@@ -9,8 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Generator[None]:
-    """Commit all writes of this block or none: commit at the end, or roll back if anything is raised. The connection
-    can be used afterwards."""
+    """Commit all writes of this block, or roll all of them back if an exception is raised. The connection can be used
+    afterwards.
+    """
     connection.execute("begin immediate")
     try:
         yield
@@ -22,7 +23,7 @@ def transaction(connection: sqlite3.Connection) -> Generator[None]:
 
 @contextmanager
 def snapshot(connection: sqlite3.Connection) -> Generator[None]:
-    """Read several times from one state of the database."""
+    """In this block, all reads see the same state of the database."""
     connection.execute("begin")
     try:
         yield
@@ -31,7 +32,7 @@ def snapshot(connection: sqlite3.Connection) -> Generator[None]:
 
 
 def roll_back(connection: sqlite3.Connection) -> None:
-    """Roll a transaction back, if one is open."""
-    # After some errors, a full disk among them, SQLite itself rolls back.
+    """If a transaction is open, roll it back."""
+    # After some errors, such as a full disk, SQLite itself has already rolled back.
     if connection.in_transaction:
         connection.rollback()

@@ -1,4 +1,5 @@
-"""The conformance suite: tests that every store must pass. Subclass it, say how to make a store, and run pytest:
+"""The conformance suite: the tests that every store must pass. Write a subclass, implement `make_store`, and run
+pytest:
 
     class TestMyStore(StoreConformance):
         @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Tokens and sessions: versions follow one another, and expired sessions are removed a few at a time."""
+"""Tokens and sessions. Versions follow one another, and expired sessions are removed a few at a time."""
 
 from __future__ import annotations
 

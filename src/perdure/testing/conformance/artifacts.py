@@ -1,4 +1,4 @@
-"""Artifacts: staged with a batch, published with the end of their run, and read."""
+"""Artifacts: a batch stages them, the end of their run publishes them, and readers read them."""
 
 from __future__ import annotations
 

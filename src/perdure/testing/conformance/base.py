@@ -1,4 +1,4 @@
-"""Short helpers that make runs and batches for the conformance tests."""
+"""Short helper functions that make runs and batches for the conformance tests."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ CHECKOUT = {"checkout": "f"}
 
 
 class Author:
-    """An engine that is enrolled in a store. It numbers its batches and sends them."""
+    """An engine that is registered in a store. It numbers and sends its batches."""
 
     def __init__(self, store: Store, engine: Engine) -> None:
         self.store = store
@@ -130,7 +130,7 @@ class Author:
         )
 
     async def claim(self, limit: int = 100, **fingerprints: str) -> list[str]:
-        """Claim runs, by default of the workflow checkout, and return their ids."""
+        """Claim runs and return their ids. By default, these are runs of the workflow checkout."""
         loaded = await self.store.claim(
             engine_id=self.id, epoch=self.engine.epoch, offers=offers(**fingerprints or CHECKOUT), limit=limit
         )
@@ -138,10 +138,10 @@ class Author:
 
 
 class Rules:
-    """Tests of a store. A subclass says how to make a store.
+    """Tests of a store. A subclass implements `make_store`.
 
-    If the store has transactions for steps, set `fails_in_steps` to SQL that makes the database fail while a step uses
-    it, as a full disk or a broken connection would. `works_again` is SQL that ends this failure, on the same
+    If the store has transactions for steps, set `fails_in_steps`. It is SQL that makes the database fail while a step
+    uses it, as a full disk or a broken connection would. `works_again` is SQL that ends this failure on the same
     connection.
     """
 

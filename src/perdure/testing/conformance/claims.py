@@ -115,7 +115,8 @@ class ClaimRules(Rules):
             for known in ("f1", "f2", "f3"):
                 assert not (await self._look(author, known)).blocked
                 assert await author.claim(checkout=known) == []
-            assert (await self._look(author, "f")).blocked  # The fingerprint is only a prefix of the others.
+            # The fingerprint is only the beginning of the other fingerprints.
+            assert (await self._look(author, "f")).blocked
             assert await author.claim(checkout="f") == ["tried"]
 
     async def test_without_a_fingerprint_blocked_runs_are_seen_and_not_claimed(self) -> None:

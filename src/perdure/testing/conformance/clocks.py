@@ -1,5 +1,6 @@
-"""Machines whose clocks are wrong. Stores that have a clock agree on the time, and no engine counts as dead because its
-machine's clock is wrong."""
+"""Machines whose clocks are wrong. Engines on a store with a clock agree on the time. No engine counts as dead because
+its machine's clock is wrong.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class ClockRules(Rules):
             set_machine(monkeypatch, skew_s)
             async with self.opened() as wrong:
                 if before is None or right.clock is None:
-                    assert wrong.clock is None  # Engines on a store without a clock share the clock of one machine.
+                    # Engines on a store without a clock are on one machine and share its clock.
+                    assert wrong.clock is None
                 else:
                     assert wrong.clock is not None
                     for now in (right.clock.now(), wrong.clock.now()):
@@ -46,7 +48,7 @@ class ClockRules(Rules):
 
 
 def set_machine(monkeypatch: pytest.MonkeyPatch, skew_s: int) -> None:
-    """Set the time of day of this machine, as this process sees it."""
+    """Set the time of day of this machine for this process."""
     right, right_ns = time.time, time.time_ns
     monkeypatch.setattr(time, "time", lambda: right() + skew_s)
     monkeypatch.setattr(time, "time_ns", lambda: right_ns() + skew_s * 10**9)

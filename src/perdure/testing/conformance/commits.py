@@ -1,4 +1,4 @@
-"""Commits: all or nothing, in sequence, and only by an engine that is not fenced."""
+"""Commits. They are applied wholly or not at all, in sequence, and only for an engine that is not fenced."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNSTORABLE: dict[str, dict[str, Any]] = {
 
 
 async def _everything(author: Author) -> object:
-    """Return everything that a batch can write, to compare before and after."""
+    """Return everything that a batch can write, so that a test can compare it before and after a commit."""
     store = author.store
     return (
         await store.get(["r-1", "new"]),

@@ -50,7 +50,7 @@ async def emit(author: Author, **parts: Any) -> None:
 
 
 async def register(author: Author, *handlers: tuple[str, str], at: int) -> HandlerList:
-    """Register these handlers, and return the registry afterwards."""
+    """Register these handlers, and return the registry after that."""
     await author.commit(at=at, shared=SharedWrites(handlers=[HandlerChange(*pair, True) for pair in handlers]))
     return await author.store.handlers()
 
@@ -61,7 +61,7 @@ def retired(*handlers: tuple[str, str]) -> SharedWrites:
 
 class CooperationRules(Rules):
     async def test_a_run_is_for_engines_with_its_topic(self) -> None:
-        """A run that was stored without its topic is for engines with its topic too."""
+        """If a run was stored without its topic, engines with its topic can claim it too."""
         runs = {"orders": "orders", "bills": "bills", "old-orders": "", "old-bills": ""}
         async with self.author() as author:
             store = author.store
@@ -94,7 +94,7 @@ class CooperationRules(Rules):
             assert await store.claim(engine_id=author.id, epoch=author.engine.epoch, offers=has, limit=10) == []
 
     async def test_a_run_that_has_begun_is_for_engines_with_its_version(self) -> None:
-        """A run that has not begun is for engines with any version, even if it is running."""
+        """If a run has not begun, engines with any version can claim it, even if it is running."""
         begun = {
             "plain": "orders",
             "old": "",
@@ -160,7 +160,8 @@ class CooperationRules(Rules):
 
     async def test_what_is_needed_of_others_comes_with_a_run_and_what_is_not_does_not(self) -> None:
         """The messages and keyed events of a run's ancestors and children are read with the run. The steps of other
-        runs are not."""
+        runs are not read.
+        """
         async with self.author() as author:
             await emit(author)
             await author.commit(

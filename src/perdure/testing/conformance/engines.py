@@ -1,4 +1,4 @@
-"""Engines: enrolling, retiring, dying."""
+"""Engines: they register, retire and die."""
 
 from __future__ import annotations
 
@@ -122,14 +122,14 @@ class EngineRules(Rules):
             with pytest.raises(Fenced):
                 await one.commit(insert(a_run("late")))
             assert await other.claim() == ["r-1"]
-            await one.store.retire("e-1")  # Repeating it does no harm.
+            await one.store.retire("e-1")  # A second call is harmless.
 
     async def test_engines_that_come_and_go_one_by_one_are_forgotten(self) -> None:
         async with self.opened() as store:
             for number in range(5):
                 await store.enroll(engine_id=f"e-{number}", host="h", pid=1, workflows=[], at=1)
                 await store.retire(f"e-{number}")
-            assert len(await store.engines()) <= 1  # A store may need the last engine to number later ones.
+            assert len(await store.engines()) <= 1  # A store may need the last engine to number later engines.
             later = await store.enroll(engine_id="e-5", host="h", pid=1, workflows=[], at=1)
             assert later.epoch > 5
 
@@ -155,7 +155,7 @@ class EngineRules(Rules):
                 ("e-1", False),
                 ("e-3", True),
             ]
-            assert await other.claim() == ["r-1"]  # Runs of dead and of forgotten engines can be claimed alike.
+            assert await other.claim() == ["r-1"]  # Runs of dead engines and of forgotten engines can be claimed.
             assert await other.store.purge(at=2 * day, keys_before=0, limit=10) == 1
 
     async def test_a_run_of_an_engine_that_nobody_knows_is_forsaken(self) -> None:

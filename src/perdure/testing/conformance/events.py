@@ -20,8 +20,9 @@ def ended(run: Run, status: Status = Status.SUCCEEDED) -> RunWrite:
 
 
 async def places(store: Store, *run_ids: str) -> dict[str, list[tuple[str, str | None]]]:
-    """Return where events are: the runs that have them, and the positions that they won. "" is the queue of the event's
-    name."""
+    """Return where events are: by run, the events and the positions that they have won. The key "" is the queue of the
+    event's name.
+    """
     found: dict[str, list[tuple[str, str | None]]] = {"": [(event.id, None) for event in await store.events()]}
     for run_id in run_ids:
         found[run_id] = [(event.id, event.position) for event in await store.events(run_id=run_id)]

@@ -1,5 +1,6 @@
-"""Engines that share a store: the code that each engine has, the hints that it gets, and the changes that it finds when
-it polls."""
+"""Engines that share a store: the code that each engine has, the hints that it gets, and the work that it finds when it
+polls.
+"""
 
 from __future__ import annotations
 

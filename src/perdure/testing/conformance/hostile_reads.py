@@ -1,5 +1,6 @@
-"""Reads with arguments that no database can hold. The reads may fail, but the store must be able to write
-afterwards."""
+"""Reads with arguments that no database can hold. The reads may fail, but after that the store must still be able to
+write.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +75,8 @@ class HostileReadRules(Rules):
     async def test_a_read_with_a_hostile_argument_leaves_the_store_fit_to_read_and_to_write(self, name: str) -> None:
         async with self.author() as author:
             for number, value in enumerate(HOSTILE):
-                with suppress(Exception):  # Engines check arguments first, so any error of the store will do.
+                # Engines check arguments before they read, so any error of the store is acceptable.
+                with suppress(Exception):
                     await READS[name](author.store, value)
                 await author.commit(insert(a_run(f"r-{number}")))
                 assert set(await author.store.get([f"r-{number}"])) == {f"r-{number}"}

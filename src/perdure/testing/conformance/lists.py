@@ -1,4 +1,4 @@
-"""Listing: filters and pages."""
+"""Lists of runs: filters and pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STATUSES = list(Status)
 
 
 def _runs() -> list[Run]:
-    """Return a hundred runs of all kinds, several at every moment."""
+    """Return a hundred runs of all kinds. Several of them were created at the same time."""
     return [
         a_run(
             f"r-{(i * 37) % 100:02}",
@@ -59,7 +59,7 @@ FILTERS: list[dict[str, Any]] = [
 
 
 def _expected(runs: list[Run], wanted: RunFilter) -> list[Run]:
-    """Return the runs that fit a filter, by its definition."""
+    """Return the runs that match a filter, computed from the definition of the filter."""
     found = [
         run
         for run in runs

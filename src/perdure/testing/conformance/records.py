@@ -1,4 +1,4 @@
-"""Records: versions follow one another, even if several engines put them."""
+"""Records. Versions follow one another, even if several engines store them."""
 
 from __future__ import annotations
 

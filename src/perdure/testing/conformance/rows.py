@@ -1,4 +1,4 @@
-"""Everything that is written is read back unchanged."""
+"""Every row that is written must be read back unchanged."""
 
 from __future__ import annotations
 

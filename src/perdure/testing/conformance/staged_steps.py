@@ -1,4 +1,4 @@
-"""Transactions of steps, and the results that they stage. Stores without transactions for steps refuse them."""
+"""Transactions of steps, and the results that they stage. Stores without transactions for steps must refuse them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from perdure.testing.conformance.events import ended
 
 
 class Failed(Exception):
-    """Raised by a body."""
+    """The error that a body raises."""
 
 
 class Notes:
-    """A table of the user, beside the tables of the store, with a name of its own."""
+    """A table of the user in the store's database. It has a name of its own."""
 
     def __init__(self, author: Author) -> None:
         self.store = author.store
@@ -31,8 +31,9 @@ class Notes:
         self.name = f"notes_{uuid4().hex}"
 
     def body(self, place: StepPlace, *statements: str, error: BaseException | None = None) -> Callable[[Any], Any]:
-        """Return a body that executes these statements, and then ends. In the statements, `notes` is replaced by the
-        name of the table."""
+        """Return a body that executes these statements and then ends. In the statements, `notes` is replaced by the
+        name of the table.
+        """
         texts = [statement.replace("notes", self.name) for statement in statements]
         staged = staged_at(place)
 
@@ -53,7 +54,7 @@ class Notes:
         return plain if self.store.transacts == "plain" else awaited
 
     async def numbers(self) -> list[int]:
-        """Return the numbers in the table, read in a transaction whose result is never staged."""
+        """Return the numbers in the table. They are read in a transaction whose result is never staged."""
         found: list[int] = []
         run = a_run(f"reader-{uuid4().hex}", owner=self.author.id, claim=1)
         await self.author.commit(insert(run))
@@ -160,7 +161,7 @@ class StagingRules(Rules):
                 await author.commit(update(run, updated_at=200))
 
     def _doomed(self, notes: Notes, place: StepPlace, error: Exception | None) -> Callable[[Any], Any]:
-        """Return a body that writes something, and then makes the database fail."""
+        """Return a body that writes something and then makes the database fail."""
         write, fail = notes.body(place, "insert into notes values (7)"), notes.body(place, *self.fails_in_steps)
 
         def plain(connection: Any) -> Staged:
@@ -333,7 +334,7 @@ class StagingRules(Rules):
             bodies = [
                 notes.body(place, " ".join(("insert into notes values (", place.position, ")"))) for place in places
             ]
-            turns = zip(places * 2, bodies * 2, strict=True)  # each body twice
+            turns = zip(places * 2, bodies * 2, strict=True)  # each body runs twice
             await asyncio.gather(*[author.store.transact(place, body) for place, body in turns])
             assert await notes.numbers() == [*range(2, 22)]
 

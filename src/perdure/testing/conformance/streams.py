@@ -1,4 +1,6 @@
-"""Values that runs publish and items that they append: in order, once, and read in pages."""
+"""Values that runs publish and items that they append. They are stored in order and only once, and are read in
+pages.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def an_item(value: object, mark: Mark | None = None, *, run_id: str = "r-1", str
 
 
 def a_value(value: object, mark: Mark, *, run_id: str = "r-1", key: str = "progress") -> dict[tuple[str, str], Any]:
-    """Return a published value as a batch has it."""
+    """Return a published value in the form that a batch has."""
     return {(run_id, key): PublishedValue(run_id=run_id, key=key, value=str(value), at=5, mark=mark)}
 
 
@@ -133,7 +135,7 @@ class StreamRules(Rules):
             journal = [an_entry(seq=1), an_entry(seq=2)]
             await author.commit(insert(a_run()), journal=journal, stream_items=said, published=published)
             await author.commit(archive=[("r-1", 2, 1)])
-            # The run replays. It publishes again the values that may not have been published, and goes on.
+            # The run replays. It publishes again those values that may not have been published, and goes on.
             again = a_value("stale", (1, 9)) | a_value("stale", (0, 2), key="first")
             await author.commit(stream_items=said[:2], published=again)
             assert await _values(author.store) == {"first": "kept", "progress": "old"}

@@ -1,4 +1,4 @@
-"""Tasks, when they are claimed, answered and withdrawn. Versioned records."""
+"""Tasks: they are claimed, answered and withdrawn. Also versioned records."""
 
 from __future__ import annotations
 
@@ -127,7 +127,8 @@ class TaskRules(Rules):
             got: list[str] = []
 
             async def work(author: Author, worker: str) -> None:
-                for _ in range(40):  # A claim may skip tasks that others are taking, so claim until none is left.
+                # A claim may skip tasks that other workers are taking. So claim until no task is left.
+                for _ in range(40):
                     got.extend(await _claim(author.store, worker, limit=3))
 
             await asyncio.gather(*(work(author, f"w-{author.id}-{n}") for author in (one, other) for n in range(2)))
@@ -194,7 +195,8 @@ class TaskRules(Rules):
             with pytest.raises(CommitConflict):
                 await author.commit(tasks=answered("t-1", "w-1"))
             await author.commit(tasks=answered("t-1", "w-2"))
-            await author.commit(tasks=answered("t-2", "w-1"))  # Its lease has run out, but nobody else has claimed it.
+            # The lease has expired, but no other worker has claimed the task.
+            await author.commit(tasks=answered("t-2", "w-1"))
             assert await _listed(author.store, status="answered") == ["t-1", "t-2"]
 
     async def test_tasks_are_listed_by_queue_kind_run_and_status(self) -> None:

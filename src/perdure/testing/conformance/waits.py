@@ -1,4 +1,4 @@
-"""Waits for the ends of runs, runs that went on without suspending, children, and runs that are due."""
+"""Waits for the ends of runs, runs that went on without suspending, children, and due runs."""
 
 from __future__ import annotations
 

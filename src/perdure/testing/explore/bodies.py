@@ -1,7 +1,8 @@
-"""The bodies of steps in an exploration. They are recorded, made to fail, and held until it is their turn to end.
+"""The bodies of steps in an exploration. They are recorded, made to fail, or held until it is their turn to end.
 
-The bodies are wrapped where an engine runs them: async steps in the carriers, plain functions in the threads, and the
-code of operations in its executor. Steps in worker processes and transactional steps of functions are not wrapped.
+The bodies are wrapped at the places where an engine runs them. Async steps are wrapped in the carriers, plain functions
+in the threads, and the code of operations in its executor. Steps in worker processes and transactional steps of
+functions are not wrapped.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from perdure.testing.explore.world import World
 __all__ = ["Bodies", "Body", "StepBroke"]
 
 
-# Whether the current code is in a body that is wrapped already. This is needed because operations call their plain
+# Whether the current code is in a body that is already wrapped. This is needed because operations call their plain
 # functions in threads.
 _is_wrapped: ContextVar[bool] = ContextVar("perdure_explored_body", default=False)
 
@@ -34,7 +35,9 @@ class StepBroke(Exception):
 
 
 class Body(Struct, frozen=True, kw_only=True):
-    """One call of a step's body: the step, which of the run's calls of this step it is (from 1), and the attempt."""
+    """One call of a step's body. It has the step, the number of the call among the run's calls of this step (from 1),
+    and the attempt.
+    """
 
     name: str
     call: int
@@ -69,8 +72,8 @@ class _WrappedBody(Coroutine[Any, Any, Any]):
 class Bodies:
     """Sees every call of a step's body in one trial, across restarts of the engine.
 
-    `failing` is the label of the call that fails in all its attempts. With `is_holding`, a body that has ended waits in
-    `held` until `release`, so that the explorer chooses the order in which steps end.
+    `failing` is the label of a call. All attempts of this call fail. With `is_holding`, a body that has ended waits in
+    `held` until `release` is called. So the explorer can choose the order in which steps end.
     """
 
     def __init__(self, clock: VirtualClock, world: World, *, failing: str = "", is_holding: bool = False) -> None:
@@ -81,21 +84,21 @@ class Bodies:
         self._world = world
         self._failing = failing
         self._is_holding = is_holding
-        self.mismatch = ""  # where the code called something else after a crash than before it
-        self._asked: dict[str, str] = {}  # by idempotency key: the step with its arguments
-        self._calls: dict[str, tuple[str, int]] = {}  # by idempotency key: the step, and which of its calls it is
+        self.mismatch = ""  # the place where the code made another call after a crash than before it
+        self._asked: dict[str, str] = {}  # by idempotency key: the step and its arguments
+        self._calls: dict[str, tuple[str, int]] = {}  # by idempotency key: the step, and the number of the call
         self._calls_of: Counter[str] = Counter()
         self._seen = world.observe()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def repeated(self) -> list[str]:
-        """The calls whose body ran more than once in the same attempt, because the process died meanwhile."""
+        """The calls whose body ran more than once in the same attempt, because the process died during the attempt."""
         counted = Counter(self.begun)
         return list(dict.fromkeys(body.label for body, times in counted.items() if times > 1))
 
     def wrap(self, engine: Engine) -> None:
-        """Wrap the bodies of all steps that an engine runs. The engine is not open yet."""
+        """Wrap the bodies of all steps that an engine runs. The engine must not be open yet."""
         runtime: Any = engine.runtime
         assemble = runtime._assemble
 
@@ -134,7 +137,7 @@ class Bodies:
         self.held.pop(label).set_result(None)
 
     def release_all(self) -> None:
-        """Let all bodies end: their engine was killed, or the trial is over."""
+        """Let all bodies end, because their engine was killed or the trial is over."""
         for label in list(self.held):
             self.release(label)
 
@@ -152,7 +155,7 @@ class Bodies:
             await self._hold(body)
 
     def _called(self, function: Callable[[], Any]) -> Any:
-        """Call a plain function, in a thread."""
+        """Call a plain function. This runs in a thread."""
         if _is_wrapped.get():
             return function()
         assert self._loop is not None
@@ -160,7 +163,7 @@ class Bodies:
         try:
             return function()
         finally:
-            with suppress(RuntimeError):  # The loop is closed: the trial is over.
+            with suppress(RuntimeError):  # The loop is closed, because the trial is over.
                 asyncio.run_coroutine_threadsafe(self._end_on_loop(body), self._loop).result()
 
     async def _begin_on_loop(self, step: CurrentStep) -> Body:
@@ -201,7 +204,7 @@ class Bodies:
                 await released
         finally:
             if self.held.get(body.label) is released:
-                del self.held[body.label]  # The step timed out, or its run was cancelled.
+                del self.held[body.label]  # The step has timed out, or its run was cancelled.
 
 
 def _text(asked: tuple[Any, ...]) -> str:

@@ -1,4 +1,4 @@
-"""The search: which trials an exploration runs, in which order, and when it has seen enough."""
+"""The search. It decides which trials an exploration runs, in which order, and when to stop."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ log = logging.getLogger("perdure")
 
 # The points at which a process can die. Failures of the store are left out, because workflows do not notice them.
 _POINTS: tuple[Point, ...] = ("before", "before_effects", "after_effects")
-# How often the process dies at the same place, with other random numbers afterwards. Code that uses random numbers must
-# have the chance to behave differently.
+# How often the process dies at the same place. Each time, other random numbers are used after the crash. So code that
+# uses random numbers can behave differently.
 _DRAWS = 4
 
 
@@ -44,26 +44,27 @@ async def explore(
     only: str | None = None,
     **options: Any,
 ) -> Exploration:
-    """Run a workflow again and again, with a crash at every commit, every order in which its steps can end, each of its
-    steps failing, and a cancellation at every commit. Return what went wrong.
+    """Run a workflow many times. There is a crash at every commit, every order in which its steps can end, a failure of
+    each step, and a cancellation at every commit. Return what went wrong.
 
     `call` is the call of a function or a graph, or a topic with a message for operations. `world` has fakes of the
-    services that the steps use: a class, or a mapping from the classes that the steps pass to `resource` to functions
-    that make the fakes. Each trial has fresh fakes. They outlive a crash. `observe` returns the content of a service;
-    by default, that is its public attributes. `events` are sent to the run, the next event whenever the run waits.
-    `drive` is called with the environment and the run's handle, and does anything else that the run needs. All other
-    options are passed to the Engine.
+    services that the steps use. It is a class, or a mapping. The mapping has, for each class that the steps pass to
+    `resource`, a function that makes the fake. Each trial has fresh fakes. The fakes outlive a crash. `observe` returns
+    the content of a service. By default this is its public attributes. `events` are sent to the run one by one, each
+    time when the run waits. `drive` is called with the environment and the run's handle. It does everything else that
+    the run needs. All other options are passed to the Engine.
 
-    A finding says that
+    A finding says one of the following:
 
-    - a step is not idempotent: after a crash it ran again, and the world is not as it is without the crash,
-    - the workflow is not deterministic: its code did not fit its journal when it was replayed,
+    - a step is not idempotent: after a crash it ran again, and the world differs from the world without the crash,
+    - the workflow is not deterministic: in a replay, its code did not fit its journal,
     - the result differs from the result without a crash,
-    - the run was rolled back, and the world is not as it was before the run,
-    - the run is stuck: it waits for something that never comes.
+    - the run was rolled back, and the world differs from the world before the run,
+    - the run is stuck: it waits for something that never happens.
 
-    For each kind of finding and each set of steps, one finding is reported. `only` runs a single trial: pass the name
-    that a finding has. Everything happens in memory and in virtual time. Raises InvalidArguments.
+    For each kind of finding and each set of steps, only one finding is reported. `only` runs a single trial. Pass the
+    name of the trial that a finding contains. Everything happens in memory and in virtual time. Raises
+    InvalidArguments.
 
         report = await explore(checkout("o-17"), world=Bank)
         report.check()
@@ -78,7 +79,7 @@ async def explore(
         options=options,
     )
     state, level = random.getstate(), log.level
-    log.setLevel(logging.CRITICAL)  # The disturbances cause warnings and errors.
+    log.setLevel(logging.CRITICAL)  # The disturbances of trials cause warnings and errors.
     try:
         return await _Explorer(subject, points, commits_max, orders_max, trials_max).run(only)
     finally:
@@ -137,7 +138,7 @@ class _Explorer:
         return self._trials >= self._trials_max
 
     async def _crash(self, expected: Trial) -> None:
-        """Let the process die at every commit."""
+        """Run trials in which the process dies, at every commit."""
         for commit in range(1, min(expected.commits, self._commits_max) + 1):
             for point in self._points:
                 for draw in range(_DRAWS if point == "after_effects" else 1):
@@ -147,7 +148,9 @@ class _Explorer:
                     await self._try(Disturbance(point=point, commit=commit, failing=failing, draw=draw), expected)
 
     async def _order(self) -> tuple[int, bool]:
-        """Let steps end in every order. Return how many orders were tried, and whether these are all orders."""
+        """Run trials in which steps end in every order. Return how many orders were tried, and whether these are all
+        orders.
+        """
         waiting: deque[tuple[int, ...]] = deque([()])
         tried = 0
         while waiting and tried < self._orders_max and not self._is_over:
@@ -160,7 +163,9 @@ class _Explorer:
         return tried, not waiting
 
     async def _fail(self, undisturbed: Trial) -> None:
-        """Let each step fail. If a failure makes the run roll back, let the process die during the longest rollback."""
+        """Run trials in which each step fails. If a failure makes the run roll back, also let the process die during
+        the longest rollback.
+        """
         longest: Trial | None = None
         for label in dict.fromkeys(body.label for body in undisturbed.bodies.begun):
             if self._is_over:
@@ -172,7 +177,7 @@ class _Explorer:
             await self._crash(longest)
 
     async def _cancel(self, undisturbed: Trial) -> None:
-        """Cancel the run after each of its commits."""
+        """Run trials in which the run is cancelled, after each of its commits."""
         for commit in range(1, min(undisturbed.commits, self._commits_max) + 1):
             if self._is_over:
                 return

@@ -15,9 +15,10 @@ Kind = Literal["not idempotent", "not deterministic", "result differs", "not und
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """A mistake in the workflow: its kind, the steps that it concerns, what was seen, and the trial that shows it.
+    """A mistake in the workflow. It has a kind, the steps involved, a description, and the trial that shows the
+    mistake.
 
-    `explore(…, only=finding.trial)` runs just that trial.
+    `explore(…, only=finding.trial)` runs only that trial.
     """
 
     kind: Kind
@@ -37,7 +38,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 class Exploration(Struct, frozen=True, kw_only=True):
     """The report of an exploration.
 
-    `outcomes` has each way in which the undisturbed run may end, depending on the order in which its steps end.
+    `outcomes` has each way in which the undisturbed run may end. The way may depend on the order in which steps end.
     `is_complete` says whether all orders were tried.
     """
 
@@ -50,7 +51,7 @@ class Exploration(Struct, frozen=True, kw_only=True):
     findings: list[Finding]
 
     def check(self) -> None:
-        """Raise AssertionError with all findings, if there are any."""
+        """If there are findings, raise AssertionError with all of them."""
         if self.findings:
             raise AssertionError(str(self))
 
@@ -65,7 +66,9 @@ class Exploration(Struct, frozen=True, kw_only=True):
 
 
 def finding_of(trial: Trial, expected: Trial) -> Finding | None:
-    """Return what a trial shows, compared with the same trial without its crash."""
+    """Return the finding that a trial shows, compared with the same trial without the crash. Return None if it shows
+    nothing.
+    """
     disturbance, outcome = trial.disturbance, trial.outcome
     if outcome.status == "held":
         return _finding(trial, "not deterministic", (), outcome.detail)
@@ -79,7 +82,7 @@ def finding_of(trial: Trial, expected: Trial) -> Finding | None:
         return _finding(trial, "not undone", steps, f"the run was rolled back, and this is left: {_places(left)}")
     if disturbance.point is None:
         return None
-    # The process died. Everything must be as if it had not died.
+    # The process died in this trial. Everything must be the same as if it had not died.
     if differing := World.differences(expected.after, trial.after):
         repeated = {label.partition("#")[0] for label in trial.bodies.repeated}
         wrote = [trial.bodies.wrote[place] for place, _, _ in differing if place in trial.bodies.wrote]

@@ -50,15 +50,16 @@ class Subject(Struct, frozen=True, kw_only=True):
 
 
 class Disturbance(Struct, frozen=True, kw_only=True):
-    """The disturbance of a trial: a crash or a cancellation at a commit, a step that fails, or an order in which steps
-    end."""
+    """The disturbance of a trial: a crash or a cancellation at a commit, a failing step, or an order in which steps
+    end.
+    """
 
     point: Point | None = None
     commit: int = 0
     failing: str = ""
     is_cancelled: bool = False
     order: tuple[int, ...] | None = None
-    draw: int = 0  # Trials that differ only in this number use different random numbers.
+    draw: int = 0  # trials that differ only in this number use different random numbers
 
     @property
     def name(self) -> str:
@@ -75,7 +76,7 @@ class Disturbance(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def named(cls, name: str) -> Disturbance:
-        """Return the disturbance with a name. Raises InvalidArguments."""
+        """Return the disturbance that has this name. Raises InvalidArguments."""
         fields: dict[str, Any] = {}
         for part in [] if name == "undisturbed" else name.split("+"):
             head, _, tail = part.partition("@")
@@ -96,7 +97,7 @@ class Disturbance(Struct, frozen=True, kw_only=True):
 
     @property
     def is_undisturbed(self) -> bool:
-        """Whether nothing goes wrong. Steps may end in any order."""
+        """Whether nothing goes wrong in the trial. Steps may end in any order."""
         return self.point is None and not self.failing and not self.is_cancelled
 
     def __str__(self) -> str:
@@ -111,8 +112,9 @@ class Disturbance(Struct, frozen=True, kw_only=True):
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """How the run ended. Here `held` and `stuck` are statuses too: a held run cannot go on, and a stuck run waits for
-    something that never comes."""
+    """How the run ended. `held` and `stuck` are statuses here too. A held run cannot go on, and a stuck run waits for
+    something that never happens.
+    """
 
     status: str
     output: Any = None
@@ -124,12 +126,12 @@ class Trial(Struct, kw_only=True):
 
     disturbance: Disturbance
     outcome: Outcome
-    before: Any  # the world
+    before: Any  # the world before the run
     after: Any
     bodies: Bodies
     commits: int
     restarts: int
-    choices: list[tuple[int, int]]  # for each choice: the number of the option, of how many
+    choices: list[tuple[int, int]]  # for each choice: the number of the chosen option, and the number of options
 
 
 async def run_trial(subject: Subject, disturbance: Disturbance) -> Trial:
@@ -145,7 +147,7 @@ class _ExploredEnvironment(Environment):
 
     def new_engine(self, store: Store) -> Engine:
         self.bodies.release_all()
-        # All trials use the same random numbers before a crash, and other numbers after it.
+        # Before a crash, all trials use the same random numbers. After it, they use other numbers.
         random.seed(f"{self.restarts}/{self.draw if self.restarts else 0}")
         engine = super().new_engine(store)
         self.bodies.wrap(engine)
@@ -153,7 +155,7 @@ class _ExploredEnvironment(Environment):
 
 
 class _CountingFault(Fault):
-    """A fault that never strikes. It counts the commits, and calls `reached` after the commit with a given number."""
+    """A fault that never happens. It counts the commits, and calls `reached` after a certain commit."""
 
     def __init__(self, commit: int = 0, reached: Callable[[], object] | None = None) -> None:
         super().__init__("busy", times=0)
@@ -253,8 +255,9 @@ class _Run:
         await run.cancel("to see what is undone")
 
     async def _settle_in_order(self, env: _ExploredEnvironment, run: RunHandle[Any] | RootHandle) -> None:
-        """Let steps end and timers fire, one at a time, in the order that the disturbance gives, until no step and no
-        timer is left."""
+        """Let steps end and timers fire one at a time, in the order of the disturbance, until no step and no timer is
+        left.
+        """
         order = self._disturbance.order or ()
         jumps = 0
         while jumps < _JUMPS_MAX:
@@ -295,7 +298,7 @@ async def _driven(drive: Drive, env: Environment, run: RunHandle[Any] | RootHand
 
 
 async def _outcome(run: RunHandle[Any] | RootHandle) -> Outcome | None:
-    """Return how a run has ended, or that it is held. Return None if it goes on."""
+    """Return the outcome of a run that has ended or is held. Return None if the run goes on."""
     if isinstance(run, RootHandle):
         views = _views((await run.tree()).children)
     else:
@@ -318,7 +321,7 @@ def _views(trees: list[RunTree]) -> list[RunView]:
 
 
 async def _due(run: RunHandle[Any] | RootHandle) -> int | None:
-    """Return when the next durable timer of a run is due, in microseconds."""
+    """Return the time at which the next durable timer of a run is due, in microseconds."""
     if isinstance(run, RootHandle):
         return None
     found = [wait.due_at for wait in await run.waits() if wait.due_at is not None]

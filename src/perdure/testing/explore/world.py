@@ -1,4 +1,6 @@
-"""The world outside an explored workflow: fakes of the services that its steps use, and their content."""
+"""The world outside of an explored workflow: fakes of the services that its steps use, and the content of these
+fakes.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ class World:
 
     @staticmethod
     def differences(before: Any, after: Any) -> list[tuple[str, Any, Any]]:
-        """Return the places that differ between two snapshots, each with its values before and after."""
+        """Return the places at which two snapshots differ, each with its value before and after."""
         return list(_differences("", before, after))
 
 

@@ -1,4 +1,5 @@
-"""The simulator: several engines in one process, on a simulated database, under a seeded scheduler and virtual time.
+"""The simulator. It runs several engines in one process, on a simulated database, with a seeded scheduler and virtual
+time.
 
     simulation = Simulation(seed=7)
     a, b = simulation.member("a", [checkout]), simulation.member("b", [checkout])
@@ -13,10 +14,9 @@
     simulation.run(scenario())
 
 Engines can be paused for longer than their lease, woken, killed and restarted. Calls to the database are delayed, fail,
-or have an unknown outcome, with the probabilities of the `Weather`. The same seed gives the same history:
-`simulation.trace`.
+or have an unknown outcome. `Weather` has the probabilities. The same seed gives the same history: `simulation.trace`.
 
-`python -m perdure.testing.simulate` runs Perdure's own scenarios (see scenario.py), which look for anything that is
+`python -m perdure.testing.simulate` runs Perdure's own scenarios (see scenario.py). They look for anything that is
 lost, duplicated or stuck.
 """
 

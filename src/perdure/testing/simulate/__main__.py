@@ -1,4 +1,4 @@
-"""`python -m perdure.testing.simulate --seeds 1000 --from 1`: run seeds, and stop at the first that fails."""
+"""`python -m perdure.testing.simulate --seeds 1000 --from 1` runs seeds, and stops at the first seed that fails."""
 
 from __future__ import annotations
 

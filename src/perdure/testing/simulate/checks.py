@@ -1,4 +1,4 @@
-"""Checks of the stored data when a simulated fleet has nothing left to do."""
+"""Checks of the stored data after a simulated fleet has finished its work."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ __all__ = ["Expected", "check_rest"]
 
 
 class Expected:
-    """The events that a scenario sent and the runs that it started, with their expected results."""
+    """The events that a scenario has sent and the runs that it has started, with the expected results."""
 
     def __init__(self) -> None:
-        self.plans: dict[str, Plan] = {}  # run id -> the plan that it must have done
+        self.plans: dict[str, Plan] = {}  # run id -> the plan that the run must have carried out
         self.victims: set[str] = set()  # runs that may have been cancelled
         self.jobs: set[int] = set()
         self.notices: set[int] = set()
         self.words: dict[str, int] = {}  # run id -> how many Word events were sent to it
-        self.graphs: dict[str, Any] = {}  # run id -> what its output must be, for `matches`
-        self.journeys: dict[str, tuple[list[Any], str]] = {}  # run id -> what it must undo, and how it must end
+        self.graphs: dict[str, Any] = {}  # run id -> the output that it must have, for `matches`
+        # run id -> the work that it must undo, and how it must end
+        self.journeys: dict[str, tuple[list[Any], str]] = {}
         self.deadlines: set[str] = set()  # runs that must end by their deadline
-        self.letters: set[int] = set()  # letters whose sender got a reply
+        self.letters: set[int] = set()  # letters whose sender has got a reply
 
 
 async def check_rest(database: MemoryDatabase, expected: Expected, now: int) -> None:
-    """Check everything that is stored. Raises InvariantViolated with all problems."""
+    """Check all stored data. Raises InvariantViolated with a list of all problems."""
     wrong = [
         *_runs(database, expected),
         *_journeys(database, expected),
@@ -92,7 +93,7 @@ def _journeys(database: MemoryDatabase, expected: Expected) -> Iterator[str]:
 
 
 def _letters(database: MemoryDatabase, expected: Expected) -> Iterator[str]:
-    """Check that each event that its run never read is exactly one dead letter."""
+    """Check that each event that was never read has become exactly one dead letter."""
     found = Counter(json.loads(letter.value)["number"] for letter in database.tables.letters.values())
     if doubled := sorted(number for number, times in found.items() if times > 1):
         yield f"letters {doubled} are there more than once"
@@ -132,7 +133,7 @@ def _events(database: MemoryDatabase, expected: Expected) -> Iterator[str]:
 
 
 def _read(database: MemoryDatabase) -> Iterator[tuple[str, str, int]]:
-    """Return the run, the name and the number of each event that was read, from all journals."""
+    """Yield the run, the name and the number of each event that was read, from all journals."""
     for run_id, entries in database.journal.items():
         for entry in entries.values():
             if entry.kind == "wait" and entry.value is not None:

@@ -1,9 +1,9 @@
-"""A commit of a simulated database: the statements of one transaction. Statements of other transactions may come
-between them.
+"""A commit to a simulated database: the statements of one transaction. Statements of other transactions may run between
+them.
 
-The transaction first checks the fence, then locks the names of events, then rows. Only then does it read for matching,
-with one statement per question. If the transaction has to wait for the lock of a row, it reads the row again once it
-has the lock. If the row has changed, the batch must be resent.
+The transaction first checks the fence. Then it locks the names of events, and then rows. After that, it reads the rows
+for the matching, with one statement for each question. If the transaction has to wait for the lock of a row, it reads
+the row again when it has the lock. If the row has changed, the batch must be resent.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Commit:
         self._base = 0
         self._mail_base = 0
         self._snapshot: EventTables | None = None
-        self._owners: dict[str, str | None] = {}  # the owners of winners, by run id
+        self._owners: dict[str, str | None] = {}  # by run id: the owners of runs that have won a wait
 
     async def run(self, fate: Fate) -> Committed:
-        """Apply the batch. Raises the errors of Store.commit. `fate` may make the commit fail at the end."""
+        """Apply the batch. Raises the errors of Store.commit. `fate` may make the commit fail at its end."""
         batch, transaction, bugs = self._batch, self._transaction, self._bugs
         await transaction.statement()
         if Bug.NO_FENCE not in bugs:
@@ -70,7 +70,7 @@ class Commit:
     # Locks.
 
     async def _lock_names(self) -> None:
-        """Lock the names of events first, in a separate statement, so that matching reads after the locks are taken."""
+        """Lock the names of events first, in a separate statement. So the matching reads after the locks are taken."""
         returned, left = self._names_to_return(), self._names_to_leave()
         alone = {event.name for event in self._batch.events if event.run_id is None} | returned
         together = {wait.name for wait in self._batch.waits.values() if wait.kind == "event"} | left
@@ -86,7 +86,7 @@ class Commit:
         await self._transaction.statement()
 
     def _names_to_return(self) -> set[str]:
-        """Return the names of events that may go back to their queue, or are just leaving it."""
+        """Return the names of events that may go back to their queue or are just leaving it."""
         tables, batch = self._memory.tables, self._batch
         over = {*batch.waits_cleared, *batch.continued}
         read = set(batch.events_read)
@@ -100,7 +100,7 @@ class Commit:
         return found
 
     def _names_to_leave(self) -> set[str]:
-        """Return the names of the events that these runs and positions still wait for."""
+        """Return the names of events for which these runs and positions still wait."""
         return {wait.name for wait in self._waits_to_leave() if wait.kind == "event" and wait.due_at is None}
 
     def _waits_to_leave(self) -> Iterator[Wait]:
@@ -112,8 +112,9 @@ class Commit:
                     yield wait
 
     async def _lock_rows(self) -> None:
-        """Lock the rows that are written, the rows that must not change, and the rows of runs whose end is waited
-        for."""
+        """Lock the rows that are written, the rows that must not change, and the rows of runs for whose end other runs
+        wait.
+        """
         batch, transaction = self._batch, self._transaction
         targets = {wait.target for wait in batch.waits.values() if wait.target is not None}
         for run_id in sorted({*batch.runs, *batch.guards, *targets}):
@@ -133,8 +134,9 @@ class Commit:
         await transaction.lock([("wait", position) for position in sorted(positions)], exclusive=True)
 
     async def _lock_winners(self, settlement: Settlement) -> None:
-        """Check that won positions are still open, and draw the ids of mail. The owner of a run that has won something
-        gets mail, so the owner must not change until the commit."""
+        """Check that the positions that were won are still open, and reserve the ids of mail. The owner of a run that
+        has won a wait gets mail. So the owner must not change before the commit.
+        """
         memory, batch, transaction = self._memory, self._batch, self._transaction
         put = {(wait.run_id, wait.position) for wait in batch.waits.values()}
         won = sorted({(one.run_id, one.position) for one in settlement.found.won} - put)
@@ -155,7 +157,8 @@ class Commit:
     async def _match(self) -> Settlement:
         """Match the batch's events and waits."""
         tables, transaction = self._memory.tables, self._transaction
-        self._base = tables.numbered(self._batch)  # From a sequence: a transaction that fails loses its numbers.
+        # The numbers come from a sequence. If a transaction fails, its numbers are lost.
+        self._base = tables.numbered(self._batch)
         settlement = await self._settled()
         await transaction.lock([("event", event.id) for event in settlement.moved], exclusive=True)
         queue = tables.events.get("", {})
@@ -175,7 +178,7 @@ class Commit:
             return settlement
 
     def _answer(self, question: Question) -> Any:
-        """Answer a question from the committed tables and from this transaction's own writes."""
+        """Answer a question from the committed tables and this transaction's own writes."""
         tables = (self._snapshot or self._memory.tables).copied()
         tables.begin(self._batch, self._base)
         statuses = {run_id: stored.run.status for run_id, stored in self._memory.runs.items()}

@@ -1,8 +1,8 @@
-"""A simulated database with many writers: transactions made of statements, as in Postgres with READ COMMITTED.
+"""A simulated database with many writers. Its transactions consist of statements, as in Postgres with READ COMMITTED.
 
-Between two statements other transactions get a turn. Each statement sees the data that is committed when it starts, and
-the writes of its own transaction. A statement that had to wait for a lock reads the row again once it has the lock. All
-writes of a transaction become visible at once, at its end. The tables are those of the store in memory.
+Between two statements, other transactions can run. Each statement sees the data that are committed when it starts, and
+the writes of its own transaction. If a statement had to wait for a lock, it reads the row again when it has the lock.
+All writes of a transaction become visible together, at its end. It uses the tables of the store in memory.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ SERVER = "database"
 
 
 class SimulatedDatabase:
-    """The database that simulated stores share. With a lease, engines are alive while they renew their heartbeat.
-    Without a lease (None), engines are alive while their store is open."""
+    """The database that simulated stores share. With a lease, an engine is alive as long as it renews its heartbeat.
+    Without a lease (None), an engine is alive as long as its store is open.
+    """
 
     def __init__(
         self,
@@ -56,16 +57,15 @@ class SimulatedDatabase:
         self.listeners: dict[object, tuple[Callable[[], object], Context]] = {}
         self.beats: dict[str, float] = {}
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        self.processes: dict[str, str] = {}  # engine id -> the process that enrolled it
-        self.lapsed: set[str] = set()  # with LATE_MARKING: engines that are still to be marked dead
+        self.processes: dict[str, str] = {}  # engine id -> the process that registered it
+        self.lapsed: set[str] = set()  # with LATE_MARKING: engines that must still be marked dead
 
     async def serve(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do some work in the database's own process, and return its result. The work goes on even if the caller
-        dies."""
+        """Do work in the process of the database, and return its result. The work goes on even if the caller dies."""
         return await asyncio.shield(self.start(work))
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start some work in the database's own process without waiting for it."""
+        """Start work in the process of the database, without waiting for it."""
         context = copy_context()
         context.run(process_name.set, SERVER)
         task = asyncio.get_running_loop().create_task(work, context=context)
@@ -87,8 +87,7 @@ class SimulatedDatabase:
             self.locks.release(transaction)
 
     def notify_others(self, sender: object) -> None:
-        """Send a hint to all other stores that there may be something for them. Hints are delayed, and some are
-        lost."""
+        """Send a hint to all other stores that they may have work. Hints are delayed, and some are lost."""
         loop = asyncio.get_running_loop()
         for store, (on_change, context) in self.listeners.items():
             if store is not sender and not self.network.loses_hint():
@@ -97,7 +96,7 @@ class SimulatedDatabase:
     # Heartbeats.
 
     def give_sign(self, engine_id: str) -> None:
-        """Write an engine's first heartbeat, in the transaction that enrolls it."""
+        """Write an engine's first heartbeat, in the transaction that registers the engine."""
         if self.lease_s is not None:
             self.beats[engine_id] = asyncio.get_running_loop().time()
 
@@ -120,7 +119,7 @@ class SimulatedDatabase:
             self.memory.living = {engine_id for engine_id, beat in self.beats.items() if beat >= since}
 
     async def mark_dead_engines(self) -> list[str]:
-        """Mark engines without a heartbeat dead, after their batches in flight have ended."""
+        """Mark engines without a heartbeat dead, after their batches that are under way have ended."""
         async with self.transaction() as transaction:
             await transaction.statement()
             self.look_for_life()
@@ -133,7 +132,8 @@ class SimulatedDatabase:
                 return []
             await transaction.lock([("engine", engine_id) for engine_id in silent], exclusive=True)
             await transaction.statement()
-            self.look_for_life()  # Check again: a heartbeat may have been renewed during the wait for the locks.
+            # Check again, because a heartbeat may have been renewed while this waited for the locks.
+            self.look_for_life()
             living = self.memory.living
             dead = [engine_id for engine_id in silent if engines[engine_id].alive and engine_id not in living]
             if dead:
@@ -142,8 +142,9 @@ class SimulatedDatabase:
             return dead
 
     def _mark_dead(self, engine_ids: Iterable[str]) -> None:
-        """Mark engines dead and remove their heartbeats, so that a process that wakes up later has no heartbeat to
-        renew."""
+        """Mark engines dead, and remove their heartbeats. So a process that wakes up later has no heartbeat to
+        renew.
+        """
         engines = self.memory.engines
         for engine_id in engine_ids:
             engines[engine_id] = replace(engines[engine_id], alive=False)
@@ -157,8 +158,9 @@ class SimulatedDatabase:
             self.take_back_sign(engine_id)
 
     async def claim(self, engine_id: str, claim: Callable[[], Coroutine[Any, Any, list[LoadedRun]]]) -> list[LoadedRun]:
-        """Claim runs. Rows that others have locked are skipped. The waits of the runs are read after the runs are
-        claimed."""
+        """Claim runs. Rows that other transactions have locked are skipped. The waits of the runs are read after the
+        runs are claimed.
+        """
         memory = self.memory
         async with self.transaction() as transaction:
             await transaction.statement()
@@ -182,7 +184,7 @@ class SimulatedDatabase:
         return claimed
 
     async def claim_tasks(self, claim: Callable[[], Coroutine[Any, Any, list[Task]]]) -> list[Task]:
-        """Claim tasks. Tasks that others have locked are skipped."""
+        """Claim tasks. Tasks that other transactions have locked are skipped."""
         tasks = self.memory.tasks.tasks
         await self.network.pass_by()
         locked = {task_id: tasks.pop(task_id) for task_id in list(tasks) if self.locks.is_held(("task", task_id))}
@@ -203,7 +205,7 @@ class SimulatedDatabase:
         self.lapsed.clear()
 
     async def leave_mail(self, mail: Mail) -> int:
-        """Leave mail. Its id is drawn before the mail is visible."""
+        """Leave mail. Its id is reserved before the mail is visible."""
         check_storable(*astuple(mail))
         async with self.transaction() as transaction:
             await transaction.statement()
@@ -221,8 +223,9 @@ class SimulatedDatabase:
         return slot in self.memory.replies or any(one.slot == slot for one in self.memory.mail.values())
 
     def _put_mail(self, *mail: Mail) -> None:
-        """Insert mail. Ids are drawn before the mail is visible, so mail that becomes visible later may have a smaller
-        id."""
+        """Insert mail. Ids are reserved before the mail is visible. So mail that becomes visible later may have a
+        smaller id.
+        """
         for one in mail:
             self.memory.mail[one.id] = one
         self.memory.mail = dict(sorted(self.memory.mail.items()))
@@ -230,7 +233,7 @@ class SimulatedDatabase:
     # Commits.
 
     async def commit(self, batch: Batch, fate: Fate) -> Committed:
-        """Apply a batch. Raises the errors of Store.commit. `fate` may make the commit fail at the end."""
+        """Apply a batch. Raises the errors of Store.commit. `fate` may make the commit fail at its end."""
         what = f"batch {batch.number} of {self.processes.get(batch.engine_id, batch.engine_id)}"
         try:
             async with self.transaction() as transaction:

@@ -1,5 +1,6 @@
-"""Scenarios that soon show each of the deliberate bugs. Each contains the things that its bug needs, and little
-else."""
+"""Scenarios that show each of the deliberate bugs soon. Each scenario contains the things that its bug needs, and
+little else.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _NOTHING_ELSE: Final[dict[str, Any]] = {
     "continued": 0.0,
 }
 
-# Waits and broadcasts that meet.
+# Waits and broadcasts that happen at the same time.
 _MEETING = Mix(
     **_NOTHING_ELSE,
     engines=(3, 4),
@@ -32,7 +33,7 @@ _MEETING = Mix(
     weather=lambda _: Weather(latency_s=0.1),
 )
 
-# Engines that wake up when others are about to take over their runs, in the middle of long series of steps.
+# Engines that wake up when other engines are about to take over their runs, in the middle of long series of steps.
 _TAKEOVER = Mix(
     **_NOTHING_ELSE,
     engines=(2, 2),
@@ -48,7 +49,7 @@ _TAKEOVER = Mix(
     weather=lambda _: Weather(latency_s=0.3),
 )
 
-# Many clients that send at once to runs of one engine, some of them slowly.
+# Many clients that send at the same time to runs of one engine. Some of them are slow.
 _MAIL = Mix(
     **_NOTHING_ELSE,
     engines=(3, 4),

@@ -1,4 +1,4 @@
-"""Graphs that simulated engines run. Their random input determines the expected output."""
+"""Graphs that simulated engines run. Their random input determines their expected output."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ __all__ = ["DRAWN", "Drawn"]
 
 
 class Drawn(Struct, kw_only=True):
-    """A graph's input, and the other things that its run needs: events, and jobs in these lanes. `expected` is the
-    graph's output, or a function that says whether an output is right."""
+    """A graph's input, and everything else that its run needs: events, and jobs in these lanes. `expected` is the
+    graph's output, or a function that returns whether an output is correct.
+    """
 
     name: str
     input: Any
@@ -118,7 +119,7 @@ def _hears() -> None:
 
 
 def _hurry() -> None:
-    """Wait for a job or a timeout, whichever comes first. If the timeout wins, the run must not have the job."""
+    """Wait until a job arrives or a timeout has passed. If the timeout wins, the run must not get the job."""
     graph = _begun("hurry")
     graph.node("take", wait(Job, where={"lane": "input.lane"}))
     graph.node("late", timer("input.seconds"))

@@ -1,8 +1,8 @@
-"""A seeded mix of hierarchies of operations on a fleet whose engines have different handlers, with faults.
+"""A seeded mix of hierarchies of operations, with faults. The engines of the fleet have different handlers.
 
-Hierarchies are emitted, cancelled (one by one, or by tokens) and undone. Operations call functions. A service and a
-person register late, and the person may be released again. Then the faults stop, and every hierarchy must end as a
-whole. Once a cancellation was answered, no further step of the cancelled runs may begin.
+Hierarchies are emitted, cancelled (one by one or by tokens), and undone. Operations call functions. A service and a
+person register late. The person may be released again. Then the faults stop. After that, every hierarchy must end as a
+whole. After the reply to a cancellation, no further step of the cancelled runs may begin.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _REST_S: Final = 300.0
 _ANNOUNCED_WITHIN_S: Final = 30
 _TOPICS: Final = [Topic(f"simulate.level.{level}", dict[str, Any]) for level in range(3)]
 _LEVELS: Final = {"order": 0, "stock": 1, "money": 1, "shelf": 2, "bank": 2}
-_LATE: Final = {"audit": 1, "seal": 2}  # the services that come late
+_LATE: Final = {"audit": 1, "seal": 2}  # the services that register late, and their levels
 _PERSON: Final = "simulate.person"
 
 
@@ -67,8 +67,9 @@ async def _called(takes_s: float, fails: bool) -> None:
 
 
 def _operation(name: str, level: int) -> Operation[dict[str, Any]]:
-    """Return an operation that does what its message says: how often it emits, how long it sleeps, where it fails, and
-    whether it tolerates failures of its children."""
+    """Return an operation. Its message says how often it emits, how long it sleeps, where it fails, and whether it
+    tolerates failures of its children.
+    """
     made = Operation(f"simulate.{name}", _TOPICS[level])
 
     @made.step
@@ -116,8 +117,9 @@ def _operation(name: str, level: int) -> Operation[dict[str, Any]]:
 
 
 class _Cancelled(Struct):
-    """The cancellations that were answered: hierarchies and runs by their ids, and tokens by their names. Also the
-    steps that began although they were cancelled."""
+    """The cancellations that were replied to: hierarchies and runs by their ids, and tokens by their names. It also has
+    the steps that began although they were cancelled.
+    """
 
     ids: set[str] = field(default_factory=set[str])
     tokens: set[str] = field(default_factory=set[str])
@@ -128,7 +130,7 @@ _cancelled: ContextVar[_Cancelled | None] = ContextVar("cancelled", default=None
 
 
 def _begins(scope: Scope) -> None:
-    """Check that a step which begins does not belong to a cancelled run."""
+    """Check that a step that begins does not belong to a cancelled run."""
     cancelled = _cancelled.get()
     if cancelled is None:
         return
@@ -142,7 +144,7 @@ OPERATIONS: Final = {name: _operation(name, level) for name, level in (_LEVELS |
 
 
 class _Root(Struct):
-    """A message that was emitted, and the other requests about it."""
+    """A message that was emitted, and all requests about it."""
 
     message: dict[str, Any]
     is_cancelled: bool = False
@@ -205,7 +207,7 @@ class _Scenario:
         await self._announce()
         for member in simulation.members.values():
             member.kill()
-        await asyncio.sleep(5)  # The remaining faults end.
+        await asyncio.sleep(5)  # Wait until the remaining faults have ended.
         if simulation.errors:
             raise InvariantViolated("\n".join(f"an engine logged: {text}" for text in simulation.errors))
         await self._check(simulation.database.memory)
@@ -233,7 +235,7 @@ class _Scenario:
             task.result()
 
     async def _announce(self) -> None:
-        """Wait until all emitters were notified of handlers. Requests that were sent during faults may take long."""
+        """Wait until all emitters are notified of the handlers. A request that was sent during faults may take long."""
         store = MemoryStore(self.simulation.database.memory)
         await store.open()
         registry = HandlerRegistry(store, _refuse, new_id)
@@ -257,7 +259,7 @@ class _Scenario:
             "tokens": {name: [token] for token in self.tokens for name in names if lot.random() < 0.15},
             "calls": {
                 name: lot.random() < 0.2 for name in (*names, *_LATE) if lot.random() < 0.15
-            },  # whether they fail
+            },  # whether the operation fails
         }
 
     async def _hierarchy(self, message_id: str) -> None:
@@ -310,7 +312,7 @@ class _Scenario:
             await self._person(lot.choice(_TOPICS[1:]))
 
     async def _person(self, topic: Topic[Any]) -> None:
-        """A handler without an engine: it registers, handles its messages, and may be released."""
+        """A handler without an engine. It registers, handles its messages, and may be released."""
         lot, self.has_person = self.lot, True
         await self._insist(lambda engine: engine.topics.register(topic, _PERSON))
         for _ in range(lot.randint(0, 5)):
@@ -320,10 +322,11 @@ class _Scenario:
             await self._insist(lambda engine: engine.topics.retire(topic, _PERSON, release=True))
 
     async def _act(self) -> None:
-        """Complete the runs of the person, and undo those that must be undone."""
+        """Complete the runs of the person. Undo the runs that must be undone."""
         found = await self._insist(lambda engine: engine.runs.list(workflow=_PERSON))
         for run in found.runs:
-            with suppress(Misuse):  # The emitter has given up meanwhile, or a request that seemed lost has arrived.
+            # The emitter has given up in the meantime, or a request that seemed lost has arrived.
+            with suppress(Misuse):
                 await self._insist(partial(_answer, run_id=run.id, status=run.status))
 
     # Faults.
@@ -402,7 +405,7 @@ def _problems(rows: dict[tuple[str, ...], Any], root: _Root) -> Iterator[str]:
 
 
 def _problems_of_steps(lineage: tuple[str, ...], own: Iterable[MessageEvent], state: State) -> Iterator[str]:
-    """Check that each execution of a step is undone once, in reverse order, or never."""
+    """Check that each execution of a step is undone at most once, and in reverse order."""
     steps = [row for row in own if row.type is EventType.SUSPENDED]
     done = [row.step or "" for row in steps if not (row.step or "").startswith("Rollback of")]
     calls = [row for row in steps if row.child_failure_handler_iteration is not None]
@@ -413,7 +416,9 @@ def _problems_of_steps(lineage: tuple[str, ...], own: Iterable[MessageEvent], st
 
 
 def _problems_of_calls(scopes: StoredScopes) -> Iterator[str]:
-    """Check that called runs of a committed run have ended, and that those of an undone run are undone."""
+    """Check that the called runs of a committed run have ended, and that the called runs of an undone run are
+    undone.
+    """
     for run in scopes.runs.values():
         if run.is_call:
             caller, status = scopes.statuses[run.lineage[-2]], scopes.statuses[run.id]

@@ -1,4 +1,6 @@
-"""Locks of a simulated database: shared or exclusive, first come first served, held until the transaction ends."""
+"""Locks of a simulated database. They are shared or exclusive, and are granted in the order of the requests. A
+transaction holds them until it ends.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from perdure.errors import StoreBusy
 
 __all__ = ["Holder", "Key", "Locks"]
 
-Key = tuple[str, str]  # the kind of a thing, and its name
+Key = tuple[str, str]  # the kind of a row, and its name
 
 _WAIT_MAX_S: Final = 2.0
 
@@ -23,7 +25,7 @@ class Holder:
     __slots__ = ("held",)
 
     def __init__(self) -> None:
-        self.held: dict[Key, bool] = {}  # -> exclusively
+        self.held: dict[Key, bool] = {}  # key -> whether the lock is exclusive
 
 
 class _Request(Struct, eq=False):
@@ -33,15 +35,16 @@ class _Request(Struct, eq=False):
 
 
 class Locks:
-    """The locks. A transaction that waits too long, most likely in a deadlock, gets StoreBusy, as after a lock
-    timeout."""
+    """The locks. A transaction that waits too long, most likely because of a deadlock, gets StoreBusy, as after a lock
+    timeout.
+    """
 
     def __init__(self) -> None:
         self._holders: dict[Key, dict[Holder, bool]] = {}
         self._waiting: dict[Key, deque[_Request]] = {}
 
     async def take(self, holder: Holder, key: Key, *, exclusive: bool) -> bool:
-        """Take a lock, and return whether the holder had to wait. Raises StoreBusy."""
+        """Take a lock. Return whether the holder had to wait. Raises StoreBusy."""
         if key in holder.held and holder.held[key] >= exclusive:
             return False
         if not self._waiting.get(key) and self._is_free(holder, key, exclusive):

@@ -1,8 +1,8 @@
-"""The event loop of a simulation: several simulated processes, virtual time, and random turns.
+"""The event loop of a simulation. It has several simulated processes, virtual time, and a random order of turns.
 
-A callback belongs to the process in whose context it was created. The callbacks and tasks that it creates belong to
-that process too. The callbacks of one process keep their order, as asyncio guarantees. Between processes there is no
-guarantee.
+A callback belongs to the process in whose context it was created. Callbacks and tasks that it creates belong to that
+process too. The callbacks of one process keep their order, as asyncio guarantees. The order between processes is not
+guaranteed.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ process_name: ContextVar[str] = ContextVar("process_name", default="")
 
 
 class Stuck(InvariantViolated):
-    """Nothing can happen any more, or callbacks run for ever while no time passes."""
+    """Nothing can happen any more, or callbacks run forever while no time passes."""
 
 
 class Process:
-    """The callbacks of one process. While it is `paused`, they and its due timers wait."""
+    """The callbacks of one process. While it is `paused`, its callbacks and its due timers wait."""
 
     __slots__ = ("name", "number", "paused", "ready")
 
@@ -47,9 +47,10 @@ class Process:
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
-    """The same seed gives the same order of callbacks. There are no sockets, no threads and no signals.
+    """An event loop in which the same seed gives the same order of callbacks. It has no sockets, no threads and no
+    signals.
 
-    `schedule` is a digest of the order of turns; `errors` are exceptions that no code caught.
+    `schedule` is a digest of the order of turns. `errors` are exceptions that no code has caught.
     """
 
     def __init__(self, seed: int | str, *, turns_max: int = _TURNS_MAX) -> None:
@@ -70,7 +71,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     # Processes.
 
     def process(self, name: str) -> Process:
-        """Return the process of this name. If there is none, create it."""
+        """Return the process of this name. If it does not exist, create it."""
         known = self._processes.get(name)
         if known is None:
             known = self._processes[name] = Process(name, len(self._processes))
@@ -83,7 +84,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return self.create_task(coroutine, name=name, context=context)
 
     def end(self, name: str) -> None:
-        """Drop all callbacks of a process: its code does not run again."""
+        """Drop all callbacks of a process. Its code never runs again."""
         self.process(name).ready.clear()
         self._timers = [entry for entry in self._timers if entry[2].name != name]
         heapq.heapify(self._timers)
@@ -110,7 +111,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return done.result()
 
     def run_out(self) -> None:
-        """Cancel all tasks, and run callbacks until none is ready. No time passes."""
+        """Cancel all tasks, and run callbacks until no callback is ready. No time passes."""
         for process in self._processes.values():
             process.paused = False
         self._turns_max = self.turns + _TURNS_MAX
@@ -192,7 +193,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Do nothing: a cancelled timer stays in the queue and is skipped."""
+        """Do nothing, because a cancelled timer stays in the queue and is skipped."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 RECEIVING: Final = ("hear", "hear_in_time", "meet")  # tasks that need an event
-CROWDED_S: Final = 5.0  # how far apart crowded moments are
+CROWDED_S: Final = 5.0  # the time between two crowded moments, in seconds
 
 
 class Mix(Struct, frozen=True, kw_only=True):
@@ -34,14 +34,14 @@ class Mix(Struct, frozen=True, kw_only=True):
 
     engines: tuple[int, int] = (2, 4)
     runs: tuple[int, int] = (4, 10)
-    starters: int = 8  # runs are started on this many engines, the first ones
+    starters: int = 8  # the number of engines on which runs are started; these are the first engines
     tasks: tuple[int, int] = (1, 4)
     pauses: tuple[int, int] = (0, 2)
     kills: tuple[int, int] = (0, 2)
-    pauses_s: tuple[tuple[float, float], ...] = ((0.0, 2.0), (10.0, 12.5), (0.0, 25.0))  # the lease is 10
+    pauses_s: tuple[tuple[float, float], ...] = ((0.0, 2.0), (10.0, 12.5), (0.0, 25.0))  # the lease is 10 seconds
     within_s: float = 25.0
     live_runs_max: tuple[int, ...] = (1, 3, 1000)
-    crowded: float = 0.5  # the chance that all things happen at a few moments
+    crowded: float = 0.5  # the probability that everything happens at a few moments
     weights: dict[str, int] = field(
         default_factory=lambda: {
             "work": 5,
@@ -59,13 +59,13 @@ class Mix(Struct, frozen=True, kw_only=True):
             "ask": 1,
         }
     )
-    # In addition to runs with plans.
+    # These are added to the runs with plans.
     graphs: tuple[int, int] = (0, 3)
     travellers: tuple[int, int] = (0, 2)
     tokens: tuple[int, int] = (0, 3)  # tokens that cancel hierarchies of operations
     deadlines: tuple[int, int] = (0, 1)
     letters: tuple[int, int] = (0, 3)
-    continued: float = 0.2  # the chance that a plan begins with continuations
+    continued: float = 0.2  # the probability that a plan begins with continuations
     weather: Callable[[Random], Weather] = lambda lot: Weather(
         slow=lot.choice((0, 0.02, 0.1)),
         slow_s=lot.choice((0.05, 0.5, 4.0)),
@@ -95,7 +95,7 @@ class Planner:
         self.is_crowded = lot.random() < mix.crowded
 
     def plan(self, targets: list[str], depth: int = 0) -> Plan:
-        """Make a random plan. Its tasks may wait for the ends of these runs."""
+        """Make a random plan. The tasks of the plan may wait for the ends of these runs."""
         length = self.lot.randint(*self.mix.tasks) if depth == 0 else self.lot.randint(1, 2)
         tasks = [self._task(targets, depth) for _ in range(length)]
         if depth == 0 and self.mix.continued and self.lot.random() < self.mix.continued:
@@ -148,7 +148,7 @@ class Planner:
 
 
 def _tasks(plan: Plan) -> list[Task]:
-    """Return all tasks of a plan, including nested ones."""
+    """Return all tasks of a plan, including nested tasks."""
     found: list[Task] = []
     for task in plan:
         found.append(task)
@@ -159,7 +159,9 @@ def _tasks(plan: Plan) -> list[Task]:
 
 
 def said_in(plan: Plan) -> list[tuple[int, int]]:
-    """Return the items that a run of this plan appends to its stream: labels, and how many items each has."""
+    """Return the items that a run of this plan appends to its stream. The result has labels, and the number of items
+    for each label.
+    """
     own = [part for task in plan if task[0] == "both" for part in task[1:]]
     return [(task[1], task[2]) for task in plan if task[0] == "say"] + [said for part in own for said in said_in(part)]
 
@@ -173,5 +175,5 @@ def lanes_in(plans: list[Plan]) -> list[int]:
 
 
 def notices_in(plan: Plan) -> int:
-    """Return how many Notice events a run of this plan reads at most, without those that its children read."""
+    """Return how many Notice events a run of this plan reads at most. Events that its children read are not counted."""
     return sum(task[0] == "notice" for task in _tasks(plan))

@@ -1,4 +1,4 @@
-"""Scenarios: a seeded mix of runs, events and faults. Then the faults stop, and every run must end."""
+"""Scenarios: a seeded mix of runs, events and faults. After the faults have stopped, every run must end."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ __all__ = ["Report", "simulate"]
 
 T = TypeVar("T")
 
-_REST_S = 300.0  # everything must have ended this long after the faults have stopped
+_REST_S = 300.0  # so many seconds after the faults have stopped, everything must have ended
 
 
 class Report(Struct, kw_only=True):
-    """The result of a seed. `problem` is empty if the seed passed."""
+    """The result of a scenario for one seed. `problem` is empty if the seed passed."""
 
     seed: int
     problem: str
@@ -101,7 +101,7 @@ class _Scenario:
         await self._rest(tasks)
         for member in members:
             member.kill()
-        await asyncio.sleep(5)  # The remaining faults end.
+        await asyncio.sleep(5)  # Wait until the remaining faults have ended.
         if problems := [*self.wrong, *(f"an engine logged: {text}" for text in simulation.errors)]:
             raise InvariantViolated("\n".join(problems))
         await check_rest(simulation.database.memory, self.expected, simulation.clock.now())
@@ -172,8 +172,9 @@ class _Scenario:
         return clients
 
     def _others(self, drawn: list[Drawn]) -> list[Any]:
-        """Return clients for runs of graphs, for runs that undo what they did, and for runs that do not end by
-        themselves."""
+        """Return clients for runs of graphs, for runs that undo their work, and for runs that do not end by
+        themselves.
+        """
         lot, clients = self.lot, list[Any]()
         for index, one in enumerate(drawn):
             run_id, started = f"g{index}", asyncio.Event()
@@ -247,7 +248,8 @@ class _Scenario:
         for number in range(times):
             await self._moment(1 / times)
             key = f"{run_id}/{number}"
-            # Perhaps the run has got everything, and only the reply was lost. The run's result is checked in the end.
+            # Perhaps the run has got all events, and only the reply was lost. The result of the run is checked at the
+            # end.
             with suppress(RunFinished):
                 await self._ask_until_answered(partial(_send, Word(number=number), run_id, key))
 
@@ -263,7 +265,7 @@ class _Scenario:
         await self._ask_until_answered(lambda engine: engine.handle(run_id).cancel())
 
     async def _moment(self, part: float = 1.0) -> None:
-        """Wait for some time, at most this fraction of the time with faults."""
+        """Wait for some time, at most for this fraction of the time with faults."""
         after_s = self.lot.random() * self.mix.within_s * part
         if self.planner.is_crowded:
             now = self.simulation.loop.time()
@@ -273,7 +275,7 @@ class _Scenario:
     async def _ask_until_answered(
         self, request: Callable[[Engine], Awaitable[T]], fits: Callable[[Member], bool] = lambda _: True
     ) -> T:
-        """Send a request to one engine after the other until one answers, as a client would."""
+        """Send a request to one engine after the other until an engine answers, as a client would."""
         while True:
             able = [member for member in self.simulation.members.values() if member.is_open and fits(member)]
             if able:
@@ -306,7 +308,9 @@ class _Scenario:
             await member.open()
 
     def _step_started(self, run_id: str, position: str, attempt: int) -> None:
-        """Check that a live engine that owns a run starts no step whose entry is in the journal already."""
+        """Check that an engine that is alive and owns a run does not start a step whose entry is already in the
+        journal.
+        """
         database = self.simulation.database
         self.simulation.note(f"step {run_id}/{position} starts, attempt {attempt}")
         run = database.memory.runs[run_id].run

@@ -1,6 +1,6 @@
-"""A simulation: engines as processes of one loop, on one simulated database, that can be paused, killed and restarted.
+"""A simulation. Engines are processes of one loop, on one simulated database. They can be paused, killed and restarted.
 
-The seed determines everything that happens. The same seed gives the same history, with the same trace to the byte.
+The seed determines everything that happens. The same seed gives the same history. The traces are equal byte by byte.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ _OPENED_AGAIN_AFTER_S = 0.5
 
 
 class Simulation:
-    """Has the event loop, the database and the fleet. `lot` gives random numbers to the scenario; `trace` has
-    everything that happened."""
+    """It has the event loop, the database and the fleet. `lot` gives random numbers to the scenario. `trace` has
+    everything that happened.
+    """
 
     def __init__(
         self,
@@ -46,8 +47,8 @@ class Simulation:
         bugs: Iterable[Bug] = (),
         **options: Any,
     ) -> None:
-        # An engine reads more from its store while the digest is unknown. An earlier simulation may have computed the
-        # digest already, so it is computed here in any case.
+        # While the digest is unknown, an engine reads more from its store. An earlier simulation may have computed the
+        # digest already. So it is computed here in any case.
         DEPLOYMENT.digest()
         self.seed = seed
         self.trace: list[str] = []
@@ -56,7 +57,7 @@ class Simulation:
         self.lot = Random(f"{seed}/scenario")
         self.network = Network(Random(f"{seed}/network"), weather or Weather())
         self.database = SimulatedDatabase(self.network, lease_s=lease_s, bugs=frozenset(bugs), note=self.note)
-        self.errors: list[str] = []  # errors that engines have logged, except killed ones
+        self.errors: list[str] = []  # errors that engines have logged, without errors of killed engines
         self.ended: set[str] = set()  # processes that were killed
         self.members: dict[str, Member] = {}
         self.options = options
@@ -79,14 +80,14 @@ class Simulation:
             self.loop.close()
 
     def _end(self) -> None:
-        """Release everything, so that nothing depends on when the garbage collector runs."""
+        """Release everything, so that nothing depends on the time at which the garbage collector runs."""
         with suppress(Stuck):
             for member in self.members.values():
                 member.kill()
             self.loop.run_out()
 
     def member(self, name: str, workflows: Iterable[Workflow[Any, Any] | Operation[Any]], **options: Any) -> Member:
-        """Return a new engine of the fleet, not opened yet."""
+        """Return a new engine of the fleet. It is not open yet."""
         member = self.members[name] = Member(self, name, list(workflows), {**self.options, **options})
         return member
 
@@ -96,12 +97,14 @@ class Simulation:
         self.trace.append(f"{self.loop.now_us / 1_000_000:11.6f} {name:9} {what}")
 
     def new_id(self, now: int, /) -> str:
-        """Return an id drawn from the seed."""
+        """Return an id that the seed determines."""
         return f"{now // 1000:012x}-{self._ids.getrandbits(48):012x}"
 
 
 class Member:
-    """One engine of the fleet, with a new process after each restart. Calls run in its process, and end with it."""
+    """One engine of the fleet. After each restart, it has a new process. Calls run in its process, and end with the
+    process.
+    """
 
     def __init__(
         self,
@@ -122,7 +125,7 @@ class Member:
 
     @property
     def is_open(self) -> bool:
-        """Whether the engine can be called: it was opened, and was not killed since then."""
+        """Whether the engine can be called. It must have been opened and not killed since then."""
         return self._is_open
 
     @property
@@ -131,7 +134,7 @@ class Member:
 
     @property
     def process(self) -> str:
-        """The name of its process, which changes with each restart."""
+        """The name of its process. It changes with each restart."""
         return f"{self.name}.{self.lives}"
 
     async def open(self) -> None:
@@ -157,7 +160,7 @@ class Member:
                 return
 
     async def call(self, request: Callable[[Engine], Awaitable[T]]) -> T:
-        """Call the engine. Raises EngineStopped if the engine is killed meanwhile."""
+        """Call the engine. Raises EngineStopped if the engine is killed during the call."""
         if not self._is_open:
             raise EngineStopped(f"{self.name} is not open")
         loop = self._simulation.loop
@@ -184,7 +187,7 @@ class Member:
             self._calls.pop(answer, None)
 
     def pause(self) -> None:
-        """Pause its process: its code does not run, and its heartbeats stop."""
+        """Pause its process. Its code does not run, and its heartbeats stop."""
         self._simulation.note(f"pauses {self.process}")
         self._simulation.loop.process(self.process).paused = True
 
@@ -193,7 +196,7 @@ class Member:
         self._simulation.loop.process(self.process).paused = False
 
     def kill(self) -> None:
-        """Kill its process. The database still completes the requests that it has received from it."""
+        """Kill its process. The database still completes the requests that it has already received."""
         if not self._is_open:
             return
         self._simulation.note(f"kills {self.process}")
@@ -202,7 +205,8 @@ class Member:
         context = copy_context()
         context.run(process_name.set, self.process)
         context.run(partial(kill, self.engine))
-        self._simulation.loop.process(self.process).paused = False  # Its remaining callbacks only clean up.
+        # The remaining callbacks of the process only clean up.
+        self._simulation.loop.process(self.process).paused = False
         for answer in self._calls:
             if not answer.done():
                 answer.set_exception(EngineStopped(f"{self.name} was killed"))
@@ -210,7 +214,7 @@ class Member:
 
 
 class _Journalist(logging.Handler):
-    """Writes what the engines log into the trace."""
+    """Writes the log messages of engines into the trace."""
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(logging.WARNING)

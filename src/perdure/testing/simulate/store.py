@@ -1,4 +1,4 @@
-"""A store on a simulated database: the client side of one engine."""
+"""A store on a simulated database. It is the client side of one engine."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ T = TypeVar("T")
 
 
 class SimulatedStore(StoreProxy):
-    """The store of one engine. Each read is one statement. Its answer may be out of date when it arrives."""
+    """The store of one engine. Each read is one statement. When its answer arrives, it may be out of date."""
 
     def __init__(self, database: SimulatedDatabase) -> None:
         self._database = database
         self._memory = MemoryStore(database.memory)
         self._is_over = False
         self._doubtful: builtins.list[LoadedRun] = []
-        self._renewed_at: dict[str, float] = {}  # when the heartbeat of each engine was renewed last
+        self._renewed_at: dict[str, float] = {}  # when the heartbeat of each engine was last renewed
         super().__init__(self._memory)
 
     async def _through(self, request: Coroutine[Any, Any, T]) -> T:
@@ -84,7 +84,7 @@ class SimulatedStore(StoreProxy):
         return engine
 
     def is_surely_alive(self) -> bool:
-        """Whether the heartbeat of the engine that enrolled last was renewed less than a lease ago."""
+        """Return whether the heartbeat of the engine that registered last was renewed less than a lease ago."""
         lease_s = self._database.lease_s
         if lease_s is None:
             return self._memory.is_surely_alive()
@@ -97,7 +97,9 @@ class SimulatedStore(StoreProxy):
         self._database.take_back_sign(engine_id)
 
     def _beat(self, engine_id: str) -> None:
-        """Renew the heartbeat as a thread of the engine's process would: not while the process is paused."""
+        """Renew the heartbeat as a thread of the engine's process would. While the process is paused, it is not
+        renewed.
+        """
         lease_s = self._database.lease_s
         if lease_s is None or self._is_over or engine_id not in self._renewed_at:
             return
@@ -167,7 +169,9 @@ class SimulatedStore(StoreProxy):
         self._doubtful = claimed
 
     async def _landed(self, engine_id: str) -> builtins.list[LoadedRun]:
-        """Return the runs of a claim whose answer was lost, as they are now. The next claim looks for them first."""
+        """Return the runs of a claim whose answer was lost, in their current state. The next claim looks for them
+        first.
+        """
         found = await self.load([one.run.id for one in self._doubtful])
         doubtful, self._doubtful = self._doubtful, []
         now = [(one, found[one.run.id]) for one in doubtful if one.run.id in found]
@@ -183,8 +187,8 @@ class SimulatedStore(StoreProxy):
         return mail_id
 
     async def collect(self, slots: Sequence[str]) -> dict[str, str]:
-        # Replies are read first, then deleted. If one statement did both and its answer was lost, the replies would be
-        # lost too. Replies that are not deleted are forgotten later.
+        # Replies are first read and then deleted. If one statement did both and its answer was lost, the replies would
+        # be lost too. Replies that could not be deleted are removed later by `purge`.
         replies = self._database.memory.replies
         await self._arrive()
         found = {slot: replies[slot][0] for slot in slots if slot in replies}
@@ -199,8 +203,9 @@ class SimulatedStore(StoreProxy):
     async def _write(
         self, work: Callable[[], Coroutine[Any, Any, T]], unheard: Callable[[T], object] = lambda _: None
     ) -> T:
-        """Let the database make a write that may be repeated, and return the answer. Raises StoreBusy if the answer is
-        lost."""
+        """Let the database make a write that may be repeated, and return its answer. Raises StoreBusy if the answer is
+        lost.
+        """
         await self._arrive()
         answer = await self._database.serve(work())
         await self._database.network.pass_by()
@@ -211,4 +216,4 @@ class SimulatedStore(StoreProxy):
 
     async def _arrive(self) -> None:
         await self._database.network.arrive()
-        await self._memory.engines()  # Raises unless this store is open.
+        await self._memory.engines()  # This raises unless the store is open.

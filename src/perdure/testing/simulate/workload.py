@@ -1,9 +1,8 @@
-"""The workflows of simulated engines. They interpret plans, and a plan determines its result.
+"""The workflows of simulated engines. They carry out plans. A plan determines its result.
 
-A plan is a list of tasks, plain JSON: ["work", n, failures, seconds], ["nap", seconds], ["hear"], ["hear_in_time",
+A plan is a list of tasks in plain JSON: ["work", n, failures, seconds], ["nap", seconds], ["hear"], ["hear_in_time",
 seconds], ["take", lane], ["meet", lane], ["notice"], ["child", workflow, plan], ["started", workflow, plan], ["await",
-run id], ["both", plan, plan], ["say", label, items], ["ask", number]; and, at the beginning of one, ["continue_anew",
-times].
+run id], ["both", plan, plan], ["say", label, items], ["ask", number]. A plan may begin with ["continue_anew", times].
 """
 
 from __future__ import annotations
@@ -63,9 +62,9 @@ __all__ = [
 Task = list[Any]
 Plan = list[Task]
 
-ANY = {"any": True}  # in an expected result: any value
+ANY = {"any": True}  # in an expected result, this means any value
 LOG = "log"  # the stream to which plans append
-DESK = "desk"  # the queue of the tasks that plans create
+DESK = "desk"  # the queue of the tasks that plans open
 GRAPHS: dict[str, Workflow[..., Any]] = {}  # see graphs.py
 
 
@@ -76,14 +75,14 @@ class Word(Event, event_name="simulate.word"):
 
 
 class Job(Event, event_name="simulate.job"):
-    """Sent to the first run that takes it, in its lane."""
+    """Sent to the first run that takes it in its lane."""
 
     number: int
     lane: int
 
 
 class Notice(Event, event_name="simulate.notice", consume_on_read=False, delivery="all"):
-    """Sent to every waiting run, once."""
+    """Sent once to every waiting run."""
 
     number: int
 
@@ -95,7 +94,7 @@ class Letter(Event, event_name="simulate.letter", on_target_terminated="dead_let
 
 
 class Failing(Exception):
-    """The error of a flaky step."""
+    """The error that a flaky step raises."""
 
 
 class Ledger:
@@ -106,7 +105,7 @@ class Ledger:
 
 
 def started() -> int:
-    """Record that a step has started; return the number of its attempt."""
+    """Record that a step has started, and return the number of its attempt."""
     this = current_step()
     resource(Ledger).started(this.run_id, this.position, this.attempt)
     return this.attempt
@@ -176,7 +175,7 @@ async def _do_all(plan: Plan) -> list[Any]:
 
 
 async def _hop(this: Workflow[[list[Any]], Any], plan: Plan) -> None:
-    """Continue as another call, as often as the plan says. The other tasks of the plan are done after that."""
+    """Continue as another call, as often as the plan says. After that, the other tasks of the plan are done."""
     if plan and plan[0][0] == "continue_anew" and plan[0][1]:
         await work(plan[0][1], 0, 0.1)
         await continue_as(this([["continue_anew", plan[0][1] - 1], *plan[1:]]))
@@ -196,7 +195,7 @@ async def baker(plan: list[Any]) -> list[Any]:
 
 @workflow(name="simulate.traveller")
 async def traveller(stations: list[Any], end: str) -> str:
-    """Visit one station after the other. At the end, undo everything unless the journey succeeds."""
+    """Visit one station after the other. At the end, undo everything, unless the journey succeeds."""
     for number, failures, seconds in stations:
         await work(number, 0, seconds)
         await compensate(undo(number, failures))
@@ -219,7 +218,7 @@ def _call(kind: str, plan: Plan) -> RunCall[list[Any]]:
 
 
 def outcome(plan: Plan) -> list[Any]:
-    """Return the result that a run of this plan must have, as far as the plan determines it."""
+    """Return the result that a run of this plan must have. Parts that the plan does not determine may be anything."""
     numbers = iter(range(len(plan)))
     return [_outcome(task, numbers) for task in plan]
 
@@ -249,7 +248,7 @@ def _outcome(task: Task, numbers: Any) -> Any:
 
 
 def matches(expected: Any, found: Any) -> bool:
-    """Whether a result is as expected."""
+    """Return whether a result is as expected."""
     if expected is ANY:
         return True
     if callable(expected):

@@ -1,6 +1,7 @@
-"""CEL, the Common Expression Language: parsed, checked and evaluated within a budget. It does not depend on graphs.
+"""CEL, the Common Expression Language: its parser, its checks, and its evaluation within a budget. This package does
+not depend on graphs.
 
-`syntax` reads a text into nodes, `compiler` makes functions of them, `values` has CEL's types and operators,
-`functions` the functions that expressions may call, `patterns` the regular expressions of `matches`, and `budget` the
-limits of an evaluation.
+`syntax` parses a text into nodes, and `compiler` turns the nodes into functions. `values` has CEL's types and
+operators, and `functions` has the functions that expressions may call. `patterns` has the regular expressions of
+`matches`, and `budget` the limits of an evaluation.
 """

@@ -1,8 +1,10 @@
-"""Compiles the nodes of an expression to Python functions. Names and functions are looked up here, never later.
+"""Compiles the nodes of an expression to Python functions. Names and functions are looked up here, not during the
+evaluation.
 
-Each node becomes one function, which takes the frame of an evaluation and calls the functions of the nodes inside it.
-Outside of macros a node is evaluated at most once. So before the evaluation starts, `Program.run` spends one step of
-the budget for each node outside of macro bodies. A macro spends the steps of its body once for each item.
+Each node becomes one function. The function takes the frame of an evaluation, and calls the functions of the nodes
+inside the node. Outside of macros, a node is evaluated at most once. So before the evaluation starts, `Program.run`
+spends one step of the budget for each node outside of macro bodies. A macro spends the steps of its body once for each
+item.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ class NameUnknown(Exception):
 
 
 class Program:
-    """A compiled expression. `paths` are the paths of the context that it names, as far as they are known."""
+    """A compiled expression. `paths` are the paths in the context that the expression names, as far as they are
+    known.
+    """
 
     __slots__ = ("_run", "_steps", "paths", "variables")
 
@@ -46,7 +50,7 @@ class Program:
         return self.run(Frame(context, self.variables))
 
     def run(self, frame: Frame) -> Any:
-        """Evaluate with a frame, which has the rest of the budget afterwards."""
+        """Evaluate with a frame. Afterwards, the frame has the rest of the budget."""
         frame.spend(self._steps)
         return Result(frame).plain(self._run(frame))
 
@@ -56,14 +60,15 @@ class _Compiler:
 
     def __init__(self, roots: Collection[str]) -> None:
         self._roots = roots
-        self._scope: dict[str, int] = {}  # names that macros bind, with the number of their variable
+        self._scope: dict[str, int] = {}  # names that macros bind, each with the number of its variable
         self._steps = 0
         self.variables = 0
         self.paths: list[Path] = []
 
     def compiled(self, node: Node) -> tuple[Run, int]:
-        """Return the function of a node, and its maximum number of steps, without the steps that the function itself
-        spends."""
+        """Return the function of a node, and its maximum number of steps. Steps that the function itself spends are not
+        counted.
+        """
         outside, self._steps = self._steps, 0
         run = self._of(node)
         steps, self._steps = self._steps, outside
@@ -113,7 +118,7 @@ class _Compiler:
         return select
 
     def _path(self, node: Node) -> Path | None:
-        """Return the path that a node names, if it begins with a root: `state.a`, `state["a"]`."""
+        """Return the path that a node names if it begins with a root of the context: `state.a`, `state["a"]`."""
         keys: list[str] = []
         while True:
             if isinstance(node, syntax.Select) and not (keys and node.is_test):
@@ -305,7 +310,7 @@ def _call_run(function: Function, args: list[Run]) -> Run:
 
 
 def _logic_run(parts: list[Run], decisive: bool, sign: str) -> Run:
-    """Return the function of `&&` or `||`. If one part decides the result, errors in other parts do not matter."""
+    """Return the function of `&&` or `||`. If one part decides the result, errors in the other parts do not matter."""
 
     def logic(frame: Frame) -> bool:
         failed: EvaluationFailed | None = None
@@ -332,7 +337,7 @@ def _items(value: Any, macro: str) -> Any:
 
 
 def _map_run(over: Run, number: int, test: Run | None, give: Run | None, steps: int) -> Run:
-    """Return the function of `map`, with a test or without, or of `filter`."""
+    """Return the function of `map` (with or without a test) or of `filter`."""
     macro = "map" if give is not None else "filter"
 
     def go_through(frame: Frame) -> MadeList:
@@ -367,7 +372,7 @@ def _one_run(over: Run, number: int, test: Run, steps: int) -> Run:
 
 
 def _quantifier_run(over: Run, number: int, test: Run, steps: int, macro: str) -> Run:
-    """Return the function of `all` or `exists`, which work like `&&` and `||` between all items."""
+    """Return the function of `all` or `exists`. They work like `&&` and `||` between all items."""
     decisive = macro == "exists"
 
     def quantify(frame: Frame) -> bool:
@@ -391,8 +396,8 @@ def _quantifier_run(over: Run, number: int, test: Run, steps: int, macro: str) -
     return quantify
 
 
-_ERROR_STEPS: Final = 20  # An exception takes as long as so many steps,
-_MAKING_STEPS: Final = 3  # and making a list or an object as long as these.
+_ERROR_STEPS: Final = 20  # the cost of an exception, in steps
+_MAKING_STEPS: Final = 3  # the cost of creating a list or an object, in steps
 
 
 def _is_true(value: Any, macro: str) -> bool:

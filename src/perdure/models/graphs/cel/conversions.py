@@ -24,7 +24,7 @@ _NANOSECONDS: Final = {
 }  # fmt: skip
 _DURATION_MAX_S: Final = 315_576_000_000
 _NUMBER_CHARS_MAX: Final = 1_000
-_STEPS: Final = 12  # the cost of a conversion
+_STEPS: Final = 12  # the cost of a conversion, in steps
 _BOOLS: Final = {
     **dict.fromkeys(("1", "t", "true", "TRUE", "True"), True),
     **dict.fromkeys(("0", "f", "false", "FALSE", "False"), False),
@@ -121,7 +121,7 @@ def _to_string(frame: Frame, value: Any) -> str:
 
 
 def _shown_double(value: float) -> str:
-    """Return a number as the shortest text, with an exponent only where there would be many zeros."""
+    """Return a number as the shortest text. An exponent is used only if the text would have many zeros."""
     if value != value:
         return "NaN"
     text = repr(value).removesuffix(".0")
@@ -155,7 +155,9 @@ def _to_bytes(frame: Frame, value: Any) -> bytes:
 
 
 def encoded(function: str, text: str) -> bytes:
-    """Return the text in UTF-8. Raises EvaluationFailed, which names the function, if the text has a lone surrogate."""
+    """Return the text in UTF-8. Raises EvaluationFailed if the text has a lone surrogate; the message names the
+    function.
+    """
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -203,14 +205,14 @@ def as_timestamp(frame: Frame, value: Any) -> datetime:
             raise EvaluationFailed(f"timestamp: {shown(value)} is no time as 2030-01-31T08:00:00Z is")
         date, time, fraction, offset = match.groups()
         found = datetime.fromisoformat(f"{date}T{time}.{(fraction or '0')[:6]:<06}{offset or '+00:00'}")
-        found.astimezone(UTC)  # It must be within the years 1 to 9999 in UTC too.
+        found.astimezone(UTC)  # The time must be within the years 1 to 9999 in UTC too.
         return found
     except (ValueError, OverflowError) as error:
         raise EvaluationFailed(f"timestamp: {shown(value)}: {error}") from None
 
 
 def as_duration(frame: Frame, value: Any) -> timedelta:
-    """Return the value of `duration(…)`, from a text like `1h30m` or `0.5s`."""
+    """Return the value of `duration(…)`, from a text such as `1h30m` or `0.5s`."""
     frame.spend(2 * _STEPS + (2 * len(value) if isinstance(value, str) else 0))
     if type(value) is timedelta:
         return value
@@ -236,7 +238,9 @@ def as_duration(frame: Frame, value: Any) -> timedelta:
 
 
 def clock_part(frame: Frame, name: str, value: Any, zone: Any = "UTC") -> int:
-    """Return the value of `getHours()` and similar functions: of a time, in UTC or at an offset, or of a duration."""
+    """Return the value of `getHours()` and similar functions. The argument is a duration, or a time in UTC or at an
+    offset.
+    """
     frame.spend(_STEPS)
     if type(value) is timedelta and name in _LENGTHS and zone == "UTC":
         micros = value // timedelta(microseconds=1)
@@ -255,7 +259,7 @@ def _zone(name: str, given: Any) -> timezone:
         return UTC
     match = _OFFSET.fullmatch(given) if type(given) is str else None
     if match is None or int(match[2]) > 23 or int(match[3]) > 59:
-        # A named zone would be read from a file, and would give another result after that file has changed.
+        # The rules of a named zone are read from a file. After a change of that file, the result would differ.
         raise EvaluationFailed(f"{name}: a time zone is an offset from UTC, as +02:00, and not {shown(given)}")
     minutes = int(match[2]) * 60 + int(match[3])
     return timezone(timedelta(minutes=-minutes if match[1] == "-" else minutes))

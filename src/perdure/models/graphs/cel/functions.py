@@ -1,6 +1,8 @@
-"""The functions that expressions may call: CEL's own, and the usual extensions (texts, numbers, sets, lists).
+"""The functions that expressions may call: CEL's own functions, and the usual extensions for texts, numbers, sets and
+lists.
 
-Each function takes the frame, and pays for its work before it does it. Texts are counted in characters (code points).
+Each function takes the frame, and spends the steps for its work before it does the work. The length of a text is its
+number of characters (code points).
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ _BITS: Final = 2**64 - 1
 
 
 class Function:
-    """A function, with the fewest and the most values that it takes. `check` gets the values that are known
-    beforehand."""
+    """A function, with its minimum and maximum number of arguments. `check` gets the arguments that are known before
+    the evaluation.
+    """
 
     __slots__ = ("call", "check", "fewest", "is_method", "most")
 

@@ -7,8 +7,9 @@ from perdure.values.patterns import PatternFailed, Search, automaton
 
 
 def compiled(source: str, frame: Frame | None) -> Search:
-    """Return a pattern, ready to search. An evaluation pays for it once. Raises EvaluationFailed if it is not a
-    pattern."""
+    """Return a compiled pattern. An evaluation spends the steps for compiling a pattern once. Raises EvaluationFailed
+    if the source is not a valid pattern.
+    """
     if frame is not None and (known := frame.patterns.get(source)) is not None:
         search: Search = known
         return search

@@ -1,7 +1,7 @@
-"""The parser from a text to nodes, by CEL's grammar. Length and nesting have bounds, so that later stages can handle
-every text.
+"""The parser: it turns a text into nodes, by CEL's grammar. The length and the nesting of a text have bounds, so that
+later stages can handle every text.
 
-A chain (`a + b + c`, `a && b && c`) is one node, however long it is. So chains do not nest.
+A chain (`a + b + c`, `a && b && c`) is one node, even if it is long. So chains do not nest.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ MACROS: Final = {"all": (2, 2), "exists": (2, 2), "exists_one": (2, 2), "map": (
 
 
 class SyntaxFailed(Exception):
-    """The syntax error of a text, and the character at which it is."""
+    """A syntax error in a text. The message names the character where the error is."""
 
 
 class Node:
-    """A part of an expression. `depth` is how deep nodes nest in it."""
+    """A part of an expression. `depth` is the depth of the nesting inside the node."""
 
     __slots__ = ("depth",)
 
@@ -183,7 +183,7 @@ class Token(NamedTuple):
 
 
 def parse(source: str) -> Node:
-    """Return the node of an expression. Raises SyntaxFailed, which says what is wrong and where."""
+    """Return the node of an expression. Raises SyntaxFailed. The message names the error and its place."""
     if len(source) > LENGTH_MAX:
         raise SyntaxFailed(f"it has {len(source):,} characters, and an expression has at most {LENGTH_MAX:,}")
     parser = _Parser(_tokens(source))
@@ -208,7 +208,7 @@ def _tokens(source: str) -> list[Token]:
 
 
 class _Parser:
-    """A parser by recursive descent. It recurses only for the parts in brackets, and for the parts after a `?`."""
+    """A parser by recursive descent. It recurses only for parts in brackets, and for parts after a `?`."""
 
     def __init__(self, tokens: list[Token]) -> None:
         self._tokens = tokens
@@ -232,7 +232,7 @@ class _Parser:
             raise self._unexpected()
 
     def _operators(self) -> Node:
-        """Return the node of operands with operators between them: products are combined first, `||` last."""
+        """Return the node of operands with operators between them. Products are combined first, and `||` last."""
         parts, signs = [self._unary()], []
         while (token := self._tokens[self._at]).text in _PRECEDENCE and token.kind in ("sign", "name"):
             self._at += 1
@@ -256,7 +256,7 @@ class _Parser:
             count -= 1
             self._tokens[self._at] = following._replace(text=f"-{following.text}")
         found = self._member()
-        if count:  # Two signs do not change the value, but check its type.
+        if count:  # Two signs do not change a value, but its type is still checked.
             found = Unary(sign.text, found)
             found = found if count % 2 else Unary(sign.text, found)
         return found

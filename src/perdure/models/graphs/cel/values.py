@@ -1,7 +1,8 @@
-"""CEL's values and operators. Values have JSON's own types, or are UInts, bytes, times, durations or types.
+"""CEL's values and operators. A value has one of JSON's own types, or is a UInt, bytes, a time, a duration or a type.
 
-A list or object that an expression makes is a `MadeList` or `MadeMap`. Values of the context are passed on unchanged,
-and never traversed. No operator converts: `1 + 1.0` is an error. Only comparisons take numbers of different types.
+A list or an object that an expression creates is a `MadeList` or a `MadeMap`. Values of the context are passed on
+unchanged. The evaluation never copies or searches them as a whole. No operator converts its operands: `1 + 1.0` is an
+error. Only comparisons accept numbers of different types.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ class UInt(int):
 
 
 class MadeList(list[Any]):
-    """A list that an expression made."""
+    """A list that an expression has created."""
 
     __slots__ = ()
 
 
 class MadeMap(dict[Any, Any]):
-    """An object that an expression made. Its keys are texts, numbers, or a BoolKey."""
+    """An object that an expression has created. Its keys are texts, numbers or BoolKeys."""
 
     __slots__ = ()
 
 
 class BoolKey:
-    """True or false as a key, because Python takes `True` for 1."""
+    """True or false as a key. Python's own `True` would equal 1."""
 
     __slots__ = ("value",)
 
@@ -80,15 +81,15 @@ _ORDERED: Final = frozenset({str, bytes, bool, datetime, timedelta})
 
 
 def name_of(value: Any) -> str:
-    """The name of a value's type."""
+    """Return the name of a value's type."""
     name = _NAMES.get(type(value))
-    if name is None:  # a subclass of a JSON type, from a decoder or from users
+    if name is None:  # a subclass of a JSON type, from a decoder or from a user
         name = next((_NAMES[base] for base in type(value).__mro__ if base in _NAMES), type(value).__name__)
     return name
 
 
 def shown(value: Any) -> str:
-    """Return a value as a short text for messages. A number that takes long to write is not shown."""
+    """Return a value as a short text for messages. If a number takes long to write, it is not shown."""
     if isinstance(value, int) and not INT_MIN <= value <= UINT_MAX:
         return "a number of more than 64 bits"
     if isinstance(value, str | bytes):
@@ -143,7 +144,7 @@ def _go_deeper(frame: Frame, count: int, depth: int) -> None:
 
 
 def is_less(frame: Frame, one: Any, other: Any, sign: str = "<") -> bool:
-    """Return whether one value is less than another. Raises EvaluationFailed if the two have no order."""
+    """Return whether one value is less than another. Raises EvaluationFailed if the values cannot be ordered."""
     kind, others = type(one), type(other)
     if kind in _NUMBERS and others in _NUMBERS:
         return bool(one < other)
@@ -155,7 +156,7 @@ def is_less(frame: Frame, one: Any, other: Any, sign: str = "<") -> bool:
 
 
 def is_at_most(frame: Frame, one: Any, other: Any, sign: str = "<=") -> bool:
-    """Return whether one value is at most another. Raises EvaluationFailed if the two have no order."""
+    """Return whether one value is at most another. Raises EvaluationFailed if the values cannot be ordered."""
     kind, others = type(one), type(other)
     if kind in _NUMBERS and others in _NUMBERS:
         return bool(one <= other)
@@ -163,7 +164,7 @@ def is_at_most(frame: Frame, one: Any, other: Any, sign: str = "<=") -> bool:
 
 
 def contains(frame: Frame, value: Any, container: Any) -> bool:
-    """Return the result of the operator `in`, for the values of a list or the keys of an object."""
+    """Return the result of the operator `in`, which looks for a value in a list or for a key in an object."""
     if isinstance(container, list):
         kind = type(value)
         if kind is str:
@@ -180,7 +181,7 @@ def contains(frame: Frame, value: Any, container: Any) -> bool:
 
 
 class Members:
-    """The values of a list, for quick look-ups: a set of the simple values, and a list of the others."""
+    """The values of a list, for quick look-ups. It has a set of the simple values, and a list of all other values."""
 
     __slots__ = ("_frame", "_others", "_simple")
 
@@ -314,7 +315,9 @@ def negate(value: Any) -> Any:
 
 
 def _checked(value: int) -> int:
-    """Return a number from outside. Raises EvaluationFailed if it has too many digits to calculate with."""
+    """Return a number that came from the context. Raises EvaluationFailed if the number has too many digits to
+    calculate with.
+    """
     if not INT_MIN <= value <= UINT_MAX:
         raise EvaluationFailed("an overflow: an integer has more than 64 bits")
     return value
@@ -344,7 +347,7 @@ def key_of(value: Any) -> Any:
 
 
 def key_text(key: Any) -> str:
-    """Return a key of an object as in JSON, where `true` and `1` are texts, as in the JSON form of protocol buffers."""
+    """Return a key of an object as JSON text. `true` and `1` become texts, as in the JSON form of protocol buffers."""
     if type(key) is str:
         return key
     return ("true" if key.value else "false") if type(key) is BoolKey else str(int(key))
@@ -379,9 +382,10 @@ _FREE: Final = 16
 
 
 class Result:
-    """Converts the value of an expression to JSON's own types. Parts that the expression made are traversed, which
-    costs steps. Parts of the context are unchanged. They cost more if they occur often in the result, since its JSON
-    repeats them."""
+    """Converts the value of an expression to JSON's own types. Each part that the expression created is converted,
+    which costs steps. Parts that come from the context stay unchanged. A part costs more if it occurs often in the
+    result, because the result's JSON repeats it.
+    """
 
     __slots__ = ("_frame", "_seen", "_sizes")
 
@@ -431,8 +435,9 @@ class Result:
         return found
 
     def _pay(self, value: Any) -> None:
-        """Pay for a part of the context. A few parts are free, each once: a part is at most as large as the context
-        itself."""
+        """Spend the steps for a part of the context. A few parts are free, each of them once. This is safe, because a
+        part is at most as large as the whole context.
+        """
         if id(value) not in self._seen and len(self._seen) < _FREE:
             self._seen.add(id(value))
             return
@@ -442,7 +447,7 @@ class Result:
 
 
 def _size(frame: Frame, value: Any) -> int:
-    """Return about how large a value is, in steps."""
+    """Return the approximate size of a value, in steps."""
     size, parts = 0, [value]
     while parts:
         part = parts.pop()

@@ -1,5 +1,5 @@
-"""Jinja's language for templates, with a budget. Nothing in here depends on graphs.
+"""The template language of Jinja, with a budget for rendering. This package does not depend on graphs.
 
-`lexer` splits a source into tags and words, `template` compiles statements, `expressions` compiles expressions,
-`filters` has the filters, tests and functions, `values` the operators, and `budget` counts steps.
+`lexer` splits a source into tags and words. `template` compiles statements, and `expressions` compiles expressions.
+`filters` has the filters, tests and functions, `values` has the operators, and `budget` counts steps.
 """

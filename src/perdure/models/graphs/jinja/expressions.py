@@ -1,6 +1,6 @@
-"""Expressions of templates: read from words, and compiled to functions of a frame.
+"""Expressions of templates. They are parsed from words, and compiled to functions of a frame.
 
-Chains of operators are flat, and brackets have a bound, so that no source overflows the stack.
+Chains of operators do not nest, and the nesting of brackets is bounded. So no source overflows the stack.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from perdure.models.graphs.jinja.words import WordReader
 
 Expression = Callable[[Frame], Any]
 DEPTH_MAX: Final = 30
-_POSTFIX_MAX: Final = 100  # fields, calls, filters and tests one after the other
+_POSTFIX_MAX: Final = 100  # how many fields, calls, filters and tests may follow one after the other
 _CONSTANTS: Final = {"true": True, "True": True, "false": False, "False": False, "none": None, "None": None}
 _COMPARED: Final = ("==", "!=", "<", "<=", ">", ">=")
 _SUMS: Final = ("+", "-")
 _PRODUCTS: Final = ("*", "/", "//", "%")
-# A step is the time that it takes to read a variable. bench/templates.py compares other costs with it.
+# One step is the time that reading a variable takes. bench/templates.py compares other costs with it.
 _STEPS_PER_FILTER: Final = 3
 _STEPS_PER_CALL: Final = 5
 
 
 class Names:
-    """The names that a template uses and does not define itself: paths like `nodes.plan.output`."""
+    """The names that a template uses and does not define itself, as paths such as `nodes.plan.output`."""
 
     def __init__(self) -> None:
         self.free: set[str] = set()
@@ -71,7 +71,7 @@ class Words(WordReader):
         self._depth = 0
 
     def expression(self) -> Expression:
-        """Read an expression, which may be `a if b else c`."""
+        """Parse an expression. It may be of the form `a if b else c`."""
         self._deeper()
         value = self._or()
         if self.skip_name("if"):
@@ -82,7 +82,7 @@ class Words(WordReader):
         return value
 
     def without_choice(self) -> Expression:
-        """Read an expression up to an `if`, which belongs to the statement around it."""
+        """Parse an expression up to an `if` that belongs to the statement around the expression."""
         return self._or()
 
     def tuple_or_expression(self) -> Expression:
@@ -221,8 +221,9 @@ class Words(WordReader):
         return _object(pairs)
 
     def _postfix(self, value: Expression, path: list[str] | None, begin: int, *, is_bare: bool = False) -> Expression:
-        """Read the fields, calls, filters and tests after a value. `path` is the path that names the value, as long as
-        there is one."""
+        """Parse the fields, calls, filters and tests after a value. `path` is the path that names the value, or None if
+        the value has no path.
+        """
         line = line_of(self.source, begin)
         for _ in range(_POSTFIX_MAX):
             if self.skip_op("."):
@@ -306,7 +307,7 @@ class Words(WordReader):
         return _method_call(value, name, given, named, self._since(begin), line)
 
     def filtered(self, value: Expression) -> Expression:
-        """Read a filter, whose name comes next, and apply it to a value."""
+        """Parse a filter, beginning with its name, and apply it to a value."""
         name = self.need_name()
         if name not in FILTERS:
             raise SyntaxWrong(f"line {line_of(self.source, self.next.begin)}: there is no filter {name!r}")
@@ -332,7 +333,7 @@ class Words(WordReader):
         return (lambda frame: not test(frame)) if is_negative else test
 
 
-# What expressions do.
+# The functions that compiled expressions call.
 
 
 def _constant(value: Any) -> Expression:

@@ -1,4 +1,4 @@
-"""The filters, tests, functions and methods that a template calls by name. Each pays for its work before it does it."""
+"""The filters, tests, functions and methods that a template calls by name. Each spends its steps before its work."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from perdure.values.arguments import shown
 
 Filter = Callable[..., Any]
 _INDENT_MAX: Final = 100
-_ERROR_STEPS: Final = 10  # An exception takes as long as so many steps.
+_ERROR_STEPS: Final = 10  # the cost of an exception, in steps
 _RANGE_MAX: Final = 100_000
 _PATH_CHARS_MAX: Final = 1_000
 _FORMAT_OPTIONS: Final = frozenset(".0123456789")
 _FORMAT_OPTIONS_MAX: Final = 3
 _FORMAT_SHOWN_CHARS: Final = 20
-_ESCAPED_CHARS_MAX: Final = 6  # `"` is `&quot;`
-_BYTES_PER_STEP: Final = 4  # Bytes of URLs are looked at one by one.
+_ESCAPED_CHARS_MAX: Final = 6  # `"` becomes `&quot;`, which has six characters
+_BYTES_PER_STEP: Final = 4  # the bytes of a URL are examined one by one
 _LINE_ENDS: Final = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 FILTERS: Final[dict[str, Filter]] = {}
 TESTS: Final[dict[str, Filter]] = {}
@@ -105,7 +105,7 @@ def _stripped(strip: Callable[[str, str | None], str]) -> Filter:
             return strip(text, None)
         given = _text(frame, chars)
         frame.spend(len(given) // 4)
-        # Python looks through all of them for each character of the text.
+        # For each character of the text, Python searches all these characters.
         wanted = "".join(dict.fromkeys(given))
         frame.spend_text(len(text) * len(wanted))
         return strip(text, wanted)
@@ -117,7 +117,7 @@ _filter("trim")(_stripped(str.strip))
 
 
 def _searched(frame: Frame, value: Any, wanted: Any) -> tuple[str, str]:
-    """Return a text and the part to search for, after paying for a search through the whole text."""
+    """Return a text, and the part to search for, after spending the cost of a search through the whole text."""
     text, part = _text(frame, value), _text(frame, wanted)
     frame.spend_text(search_chars(text, part))
     return text, part
@@ -174,7 +174,7 @@ def _split(frame: Frame, value: Any, by: Any = None, most: Any = None) -> list[s
     if separator == "":
         frame.spend(len(text))
         return list(text)
-    # At most one part more is made than the rest of the budget can pay. With that part the budget is exceeded.
+    # Make at most one part more than the budget can pay for. If that part exists, the budget is exceeded.
     found = text.split(separator, min(most, frame.left) if most >= 0 else frame.left)
     frame.spend(len(found))
     return found
@@ -209,7 +209,7 @@ def _quoted(frame: Frame, value: Any) -> str:
 
 @_filter("format")
 def _format(frame: Frame, value: Any, *given: Any) -> str:
-    """Format like Python's %, without widths: `%s`, `%d`, `%f`, `%.2f`, `%x`, `%%`."""
+    """Format like Python's `%` operator, without widths: `%s`, `%d`, `%f`, `%.2f`, `%x`, `%%`."""
     text, out, at, rest = _text(frame, value), [], 0, list(given)
     frame.spend(2 * text.count("%"))
     while (found := text.find("%", at)) >= 0:
@@ -296,7 +296,7 @@ def _float(frame: Frame, value: Any, default: Any = MISSING) -> float:
 
 
 def _else(frame: Frame, default: Any, value: Any, wanted: str) -> Any:
-    """Return the default for a value of a wrong kind. Raises RenderingFailed if there is no default."""
+    """Return the default, because the value has a wrong type. Raises RenderingFailed if there is no default."""
     if default is MISSING:
         raise RenderingFailed(f"{shown(value)} is no {wanted}")
     frame.spend(_ERROR_STEPS)
@@ -359,14 +359,14 @@ def _join(frame: Frame, value: Any, by: Any = "", attribute: Any = None) -> str:
     items = items_in(frame, value)
     if attribute is not None:
         items = [_get(frame, one, attribute) for one in items]
-    frame.spend(sum(not isinstance(one, str) for one in items))  # Writing a number takes longer than copying it.
+    frame.spend(sum(not isinstance(one, str) for one in items))  # Writing a number takes longer than copying a text.
     by, texts = _text(frame, by), [text_of(frame, one) for one in items]
     frame.spend_text(sum(map(len, texts)) + len(by) * len(texts))
     return str(by).join(texts)
 
 
 def _get(frame: Frame, value: Any, path: Any, default: Any = MISSING) -> Any:
-    """Return the part of a value at a path like `a.b`."""
+    """Return the part of a value at a path, for example `a.b`."""
     if isinstance(path, int):
         found = item(need(value), path)
     else:
@@ -624,7 +624,7 @@ _test("filter", lambda _, value: value in FILTERS)
 _test("test", lambda _, value: value in TESTS)
 
 
-# Methods, as Python's values have them, and functions.
+# Methods of values, as in Python, and functions.
 
 
 def _method(name: str) -> Filter:

@@ -1,4 +1,4 @@
-"""Cuts a template into texts and tags, and tags into words."""
+"""The lexer: it splits a template into texts and tags, and tags into words."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ _WORD: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _BREAK: Final = re.compile("\n")
-TAG_CHARS_MAX: Final = 2_000  # but for texts in quotes
-WORDS_MAX: Final = 10_000  # in all tags; each tag counts as three more. Parsing so many takes about 50 ms.
+TAG_CHARS_MAX: Final = 2_000  # not counting texts in quotes
+# in all tags together; each tag counts as three more words Parsing so many words takes about 50 ms.
+WORDS_MAX: Final = 10_000
 _TAG_WORDS: Final = 3
 _NUMBER_CHARS_MAX: Final = 400
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
@@ -44,7 +45,9 @@ class Word(Struct, frozen=True):
 
 
 class Tag(Struct, frozen=True):
-    """A tag: the words between {{ and }} (`kind` "show") or {% and %} ("do"). Or a text, which is its only word."""
+    """A tag: the words between {{ and }} (`kind` "show") or {% and %} ("do"). A Tag can also be a text between two
+    tags. Then the text is its only word.
+    """
 
     kind: str
     words: list[Word]

@@ -1,4 +1,4 @@
-"""A template: its statements, compiled to functions of a frame that write."""
+"""A template. Its statements are compiled to functions that write to a frame."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from perdure.models.graphs.jinja.lexer import Tag, line_of, tags_of
 from perdure.models.graphs.jinja.values import Fields, Function, items_in, need, text_of, truth
 
 Statement = Callable[[Frame, list[str]], None]
-CHARS_MAX: Final = 100_000  # of a source
-_NESTING_MAX: Final = 40  # of statements
+CHARS_MAX: Final = 100_000  # characters of a source
+_NESTING_MAX: Final = 40  # the nesting of statements
 _FOLLOWING: Final = {
     "for": ("else", "endfor"),
     "if": ("elif", "else", "endif"),
@@ -36,7 +36,7 @@ class _Leave(Exception):
 
 
 class Compiled:
-    """A template that can be rendered. `names` are the paths that it needs values for."""
+    """A template that can be rendered. `names` are the paths whose values it needs."""
 
     __slots__ = ("_statements", "names")
 
@@ -69,7 +69,7 @@ class _Parsing:
         return statements
 
     def _until(self, ends: tuple[str, ...]) -> tuple[list[Statement], str]:
-        """Return the statements up to one of these words, and the word."""
+        """Return the statements before the first of these words, and the word."""
         self._depth += 1
         if self._depth > _NESTING_MAX:
             raise SyntaxWrong(f"there are more than {_NESTING_MAX} statements inside each other")
@@ -126,7 +126,7 @@ class _Parsing:
                 raise words.wrong(f"{name!r} is no statement here; there are {_KNOWN}")
 
     def _body(self, name: str) -> list[Statement]:
-        """Return the statements between a statement and its end, which have names of their own."""
+        """Return the statements between a statement and its end tag. These statements have names of their own."""
         self.names.enter()
         statements, _ = self._until(_FOLLOWING[name])
         if name == "block" and self._words is not None and self._words.next.kind == "name":
@@ -151,7 +151,7 @@ class _Parsing:
     def _for(self, words: Words) -> Statement:
         targets = self._targets(words)
         words.need_name("in")
-        # The condition sees the targets, and the list does not. An `if` behind the list belongs to the loop.
+        # The condition sees the loop's targets, but the list does not. An `if` after the list belongs to the loop.
         items = words.without_choice()
         self.names.enter()
         for target in (*targets, "loop"):
@@ -202,7 +202,7 @@ class _Parsing:
         return lambda frame, _: _assign(frame.scopes[-1], targets, need(value(frame)), frame)
 
     def _captured(self, words: Words) -> Expression:
-        """Return the text that is written up to the end of the block, passed through the filters if there are any."""
+        """Return the text that is written up to the end of the block. If there are filters, apply them to the text."""
         value, put = _held()
         while words.skip_op("|"):
             value = words.filtered(value)
@@ -290,7 +290,7 @@ class _Parsing:
         return lambda frame, out: frame.write(out, text_of(frame, put(frame, _written(body, frame), value)))
 
 
-# What statements do.
+# The functions that compiled statements call.
 
 
 def _run(statements: list[Statement], frame: Frame, out: list[str]) -> None:
@@ -342,14 +342,16 @@ def _written(statements: list[Statement], frame: Frame) -> str:
         _run(statements, frame, out)
     finally:
         frame.scopes.pop()
-    frame.chars_left += sum(map(len, out))  # It counts when it is shown. The steps already paid for making it.
+    # The characters count only when the text is shown. The steps for writing the text are already spent.
+    frame.chars_left += sum(map(len, out))
     return "".join(out)
 
 
 def _held() -> tuple[Expression, Callable[[Frame, str, Expression], Any]]:
-    """Return a placeholder for the text of a block, which is known only after the block has run, and a function to fill
-    it."""
-    name = " captured"  # no name that a source could have
+    """Return a placeholder for the text of a block, and a function that fills it. The text is known only after the
+    block has run.
+    """
+    name = " captured"  # a name that no source can contain
 
     def put(frame: Frame, text: str, value: Expression) -> Any:
         frame.scopes.append({name: text})
@@ -460,7 +462,7 @@ def _loop(
 
 
 class _LoopFields:
-    """The fields of `loop`, computed on demand."""
+    """The fields of `loop`. They are computed on demand."""
 
     __slots__ = ("_depth", "_index", "_items")
 

@@ -1,7 +1,7 @@
 """Values of templates: their texts, comparisons, arithmetic and parts.
 
-Values are JSON's own, tuples, and the values that the template makes: namespaces, loops, macros. Each function pays for
-its work before it does it.
+Values have JSON's own types, are tuples, or are created by the template: namespaces, loops, macros. Each function
+spends the steps for its work before it does the work.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Function:
 
 
 class Fields:
-    """An object that is not a JSON value: a namespace, whose fields can be set, or `loop`."""
+    """An object that is not a JSON value. It is a namespace, whose fields can be set, or `loop`."""
 
     __slots__ = ("call", "fields", "name")
 

@@ -1,8 +1,8 @@
-"""The kinds of node. One class per kind: its fields, and the work that it prepares. base.py has the common parts.
+"""The kinds of node. Each kind has a class with its fields and the work that it prepares. base.py has the common parts.
 
-A node can be a function or an operation's step (function.py), a task for a person or a remote worker (tasks.py), a wait
-for an event or a time (waits.py), a child workflow (workflow.py), a call of a language model (llm.py), of a server
-(http.py) or of a tool (mcp.py), an assignment (plain.py), an artifact (artifact.py) or a metric (metric.py).
+function.py calls functions, and steps of operations. tasks.py gives tasks to people and remote workers. waits.py waits
+for an event or a time. workflow.py runs a child. llm.py calls a language model, http.py a server, and mcp.py a tool.
+plain.py assigns values, artifact.py stages an artifact, and metric.py appends a metric.
 """
 
 from perdure.models.graphs.kinds.action import Action

@@ -1,4 +1,6 @@
-"""Nodes that execute an action: a record that many graphs share and that changes without changing them."""
+"""Nodes that execute an action. An action is a record that many graphs share. It can change without a change of these
+graphs.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,19 @@ from perdure.models.graphs.kinds.mcp import Mcp
 from perdure.models.graphs.kinds.recorded import Kept, reading
 from perdure.models.graphs.records import Found
 
-# These fields concern the graph that contains the node.
+# The kinds that an action cannot be, because they act on the graph around the node.
 _NO_ACTIONS: Final = frozenset({"action", "set", "terminate"})
 
 
 @kind
 class Action(Kind, frozen=True, kw_only=True, tag="action"):
-    """Executes a record of kind "action". `action` is its name, for the newest version at the run's first use, or names
-    a version (`notify@2`).
+    """Executes a record of kind "action". `action` is the record's name. A name alone means the newest version at the
+    run's first use, and `notify@2` means a certain version.
 
-    The record is a node, such as `{"kind": "http", "url": "input.url"}`, without `output` and error handling, which
-    this node has. The record's expressions see the values that this node's `input` maps, as `input`, and nothing else.
-    `timeout` and `retry` of this node override the record's. The record can call only steps and workflows that are
-    imported or were passed in, so the author of a record cannot run arbitrary code.
+    The record is a node, for example `{"kind": "http", "url": "input.url"}`. It has no `output` and no error handling,
+    because this node has them. The record's expressions see only `input`, with the values that this node's `input`
+    maps. `timeout` and `retry` of this node override the fields of the record. The record can call only steps and
+    workflows that are imported or were passed in. So the author of a record cannot run arbitrary code.
     """
 
     action: Annotated[str, Meta(min_length=1)]

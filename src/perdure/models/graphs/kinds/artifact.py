@@ -18,8 +18,10 @@ from perdure.values.checks import checked_text
 
 
 def stage_in(task: Task, draft: Draft, by: str) -> None:
-    """Stage an artifact of a graph's run. Its id is computed from the run and the artifacts staged before, so it is the
-    same in every replay. From now on expressions in all branches see it as `artifacts.<name>`."""
+    """Stage an artifact of a graph's run. The artifact's id is computed from the run and from the artifacts that were
+    staged before, so it is the same in every replay. From now on, expressions in all branches see the id as
+    `artifacts.<name>`.
+    """
     root = task.view.scope.root
     count: int = root.find("staged", "count", 0) + 1
     artifact_id = derived_id(task.loop.now(), f"{task.loop.run_id}/{count}")
@@ -28,7 +30,7 @@ def stage_in(task: Task, draft: Draft, by: str) -> None:
 
 
 def noted(root: Scope, staged: Mapping[str, str]) -> None:
-    """Make staged artifacts visible to expressions in all branches: ids by name."""
+    """Make the ids of staged artifacts visible to expressions in all branches. `staged` has the ids by name."""
     root.put("staged", "count", root.find("staged", "count", 0) + len(staged))
     for name, artifact_id in staged.items():
         root.put("artifacts", name, artifact_id)
@@ -36,12 +38,12 @@ def noted(root: Scope, staged: Mapping[str, str]) -> None:
 
 @kind
 class Artifact(Kind, frozen=True, kw_only=True, tag="artifact"):
-    """Stages an artifact: the value of the expressions in `value` (a text as it is, anything else as JSON), or the text
-    of a `template`. `name` is a template too. Both can use the names in `input`, fields of the run's input, and the
-    roots of the context.
+    """Stages an artifact. The content is the value of the expressions in `value` (a text stays as it is, anything else
+    becomes JSON), or the text of a `template`. `name` is a template too. Both templates can use the names in `input`,
+    the fields of the run's input, and the roots of the context.
 
-    The commit in which the run succeeds publishes the artifact. If the run does not succeed, it is never published. The
-    result is {name, type, media_type, size, digest}. The node costs no commit.
+    The commit in which the run succeeds publishes the artifact. If the run does not succeed, the artifact is never
+    published. The result is {name, type, media_type, size, digest}. The node needs no commit of its own.
     """
 
     name: str

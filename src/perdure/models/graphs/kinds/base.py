@@ -1,9 +1,9 @@
-"""The base of all kinds of node: their common fields, and their interface to the runner.
+"""The base of all kinds of node: the fields that they share, and their interface to the runner.
 
-A kind is a part of the definition: a struct whose tag is its name. When the graph is built, `prepare` makes the work of
-its node: it looks names up and parses expressions once. `begin` starts the work for one token, and returns a value
-(`Done`, `Ended`), a future of a step, or a coroutine that the runner makes a task of. A coroutine makes its own
-requests after it has begun, because it may be ended before that, and must then leave nothing behind.
+A kind is a part of the definition. It is a struct whose tag is the name of the kind. When the graph is built, `prepare`
+returns the work of the node. It looks up names and parses expressions once. `begin` starts the work for one token. It
+returns a value (`Done`, `Ended`), the future of a step, or a coroutine. The runner makes a task from the coroutine. A
+coroutine must not make requests before it has begun. It may be ended before that, and then nothing may be left behind.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ K = TypeVar("K", bound="type[Kind]")
 
 
 class Done(Struct, frozen=True):
-    """A result that is available at once. It needs no journal entry, since every replay gives the same result."""
+    """A result that is known at once. It needs no journal entry, because every replay gives the same result."""
 
     value: Any
 
 
 class Ended(Struct, frozen=True):
-    """The whole run ends here."""
+    """The whole run ends at this node."""
 
     failure: GraphFailed | None = None
 
 
 class Task:
-    """A node to be run for one token, with everything that its work may use."""
+    """A node that runs for one token, with everything that its work may use."""
 
     __slots__ = ("input", "loop", "pins", "place", "view")
 
@@ -62,11 +62,11 @@ class Work(Protocol):
     """The work of a node."""
 
     def begin(self, task: Task) -> Done | Ended | asyncio.Future[Any] | Coroutine[Any, Any, Any]:
-        """Begin the work for one token. An exception is the node's failure."""
+        """Begin the work for one token. If it raises an exception, the node has failed."""
 
 
 class Preparing:
-    """A node that is being built. It collects the node's expressions, so that their names can be checked."""
+    """A node that is being built. It collects the node's expressions, so that the names in them can be checked."""
 
     def __init__(
         self,
@@ -86,13 +86,15 @@ class Preparing:
         self.roots = roots  # the roots that expressions may name
         self.input_fields = input_fields  # the fields of the run's input, if they are known
         self.expressions: list[Expression] = []
-        self.knows = knows  # whether an object was passed in under this name
-        self.look_up = resolve  # returns the object of a reference, at a place
-        self.may_start = may_start  # whether the graph may start a program: it and its arguments
+        self.knows = knows  # returns whether an object was passed in under this name
+        self.look_up = resolve  # returns the object of a reference; takes the reference and its place
+        # returns whether the graph may start a program; takes the program with its arguments
+        self.may_start = may_start
 
     def resolve(self, reference: str, field: str) -> Any:
-        """Return the object of a reference (`package.module:name`, or a name that was passed in). Raises
-        InvalidDefinition."""
+        """Return the object of a reference. A reference is `package.module:name`, or a name that was passed in. Raises
+        InvalidDefinition.
+        """
         return self.look_up(reference, f"{self.place}, {field}")
 
     def expression(self, source: str, field: str) -> Expression:
@@ -119,7 +121,9 @@ class Preparing:
             raise InvalidDefinition(f"{place}: {root!r} cannot be seen from here; there is {', '.join(self.roots)}")
 
     def anew(self, place: str | None = None) -> Preparing:
-        """Return the same node, to be prepared again from the records that a run has found."""
+        """Return a copy of this node's preparation. The run prepares the node again from the records that it has
+        found.
+        """
         return Preparing(
             self.graph,
             self.node,
@@ -136,10 +140,10 @@ class Preparing:
 
 
 class Kind(Spec, frozen=True, kw_only=True, tag_field="kind"):
-    """The fields of every node.
+    """The fields that every node has.
 
     `input` maps the node's parameters to expressions. `output` maps places in the context (`state.…`, `output.…`) to
-    expressions, which see the result as `nodes.<its name>`.
+    expressions. These expressions see the result as `nodes.<name of the node>`.
     """
 
     description: str = ""
@@ -152,14 +156,14 @@ class Kind(Spec, frozen=True, kw_only=True, tag_field="kind"):
 
     @abstractmethod
     def prepare(self, about: Preparing) -> Work:
-        """Return the node's work. Raises InvalidDefinition, with the place."""
+        """Return the node's work. Raises InvalidDefinition; the message names the place."""
 
     def policy(self, otherwise: Retry, about: Preparing) -> Retry:
         """Return the node's own retry policy, or the policy of its step. Raises InvalidDefinition."""
         return otherwise if self.retry is None else retry_of(self.retry, about)
 
     def refuse(self, about: Preparing, *fields: Literal["input", "retry", "timeout"]) -> None:
-        """Raise InvalidDefinition if the node has one of these fields, which its kind cannot use."""
+        """Raise InvalidDefinition if the node has one of these fields. Its kind cannot use them."""
         for name in fields:
             if getattr(self, name) is not None:
                 tag = str(type(self).__struct_config__.tag)
@@ -170,7 +174,7 @@ KINDS: dict[str, type[Kind]] = {}
 
 
 def kind(cls: K) -> K:
-    """Register a kind of node by its tag."""
+    """Register a kind of node under its tag."""
     name = cls.__struct_config__.tag
     if not isinstance(name, str):
         raise InvalidDefinition(f"a kind has a name: class {cls.__name__}(Kind, tag=…)")
@@ -184,10 +188,10 @@ def kind(cls: K) -> K:
 
 
 def retry_of(spec: RetrySpec, about: Preparing) -> Retry:
-    """Return the retry policy of a definition. Raises InvalidDefinition, with the place."""
+    """Return the retry policy of a definition. Raises InvalidDefinition; the message names the place."""
     retry_on = _exceptions(spec.retry_on, about, "retry.retry_on")
     give_up_on = _exceptions(spec.give_up_on, about, "retry.give_up_on")
-    # A default maximum must not limit a given initial pause.
+    # The default maximum must not limit an initial pause that the author has set.
     is_given = spec.maximum != RetrySpec().maximum
     try:
         return Retry(
@@ -218,7 +222,7 @@ def _exceptions(references: Sequence[str], about: Preparing, field: str) -> tupl
 
 
 def plain_exception(name: str) -> Any:
-    """Return the exception class of Python's or Perdure's own that has this bare name; None if there is none."""
+    """Return the exception class of Python or Perdure that has this name. Return None if there is no such class."""
     found = getattr(builtins, name, None) or getattr(errors, name, None)
     return found if isinstance(found, type) and issubclass(found, BaseException) else None
 
@@ -237,8 +241,7 @@ class PlainReader(Reader):
 
 
 class StepResultReader(PlainReader):
-    """Does the same for a step's result. Returns a Brought if the result includes artifacts that the step has
-    staged."""
+    """Reads a step's result in the same way. Returns a Brought if the step has staged artifacts."""
 
     __slots__ = ()
 
@@ -249,14 +252,14 @@ class StepResultReader(PlainReader):
 
 
 class Brought(msgspec.Struct, frozen=True):
-    """A node's result, and the ids of the artifacts that its step has staged, by name."""
+    """A node's result, and the ids by name of the artifacts that its step has staged."""
 
     value: Any
     staged: dict[str, str]
 
 
 class PlainResult(Signature):
-    """A signature whose results have JSON's own types, as all values in a graph's context do."""
+    """A signature whose results have JSON's own types, as all values in a graph's context have."""
 
     tells_staged = True
 

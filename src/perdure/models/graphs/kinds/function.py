@@ -1,4 +1,4 @@
-"""Nodes that call a function as a step, and kinds of node that users add, which call a fixed function."""
+"""Nodes that call a function as a step. Kinds of node that users add call a fixed function."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 @kind
 class Function(Kind, frozen=True, kw_only=True, tag="function"):
-    """Calls a step, or any function as one: `function` refers to it (`package.module:name`).
+    """Calls a step, or any function as a step. `function` is a reference to it (`package.module:name`).
 
-    Its arguments are the values that `input` maps, and fields of the run's input with the names of parameters. A
-    parameter called `input` gets the whole input. If `input` is a single expression, its value is the only argument, or
-    an object with all arguments.
+    The arguments are the values that `input` maps, and the fields of the run's input whose names are parameters. A
+    parameter called `input` gets the whole input. If `input` is a single expression, its value is the only argument. If
+    the value is an object, it can also have all arguments by name.
     """
 
     function: str
@@ -36,7 +36,7 @@ class Function(Kind, frozen=True, kw_only=True, tag="function"):
 
 
 class Custom(Kind, frozen=True, kw_only=True):
-    """A kind of node that a user has added: it calls that user's function."""
+    """A kind of node that a user has added. It calls the user's function."""
 
     executor: ClassVar[Step[Any, Any]]
 
@@ -46,10 +46,11 @@ class Custom(Kind, frozen=True, kw_only=True):
 
 @checked(error=InvalidDefinition)
 def add_kind(name: str, executor: Callable[..., Any]) -> type[Kind]:
-    """Register a kind of node of this name, which runs `executor`, a step or a function. `input` maps its parameters.
-    Returns the class, to be passed to `Graph.node`: `graph.node("find", sql(input={…}))`.
+    """Register a kind of node under this name. Its nodes run `executor`, which is a step or a function. `input` of a
+    node maps the parameters of `executor`. Returns the class of the kind. Pass its instances to `Graph.node`:
+    `graph.node("find", sql(input={…}))`.
 
-    Raises InvalidDefinition if a kind of this name exists.
+    Raises InvalidDefinition if a kind of this name exists already.
     """
     if name in KINDS:
         raise InvalidDefinition(f"there is a kind of node {name!r} already")
@@ -81,7 +82,7 @@ def as_step(found: Any, place: str, depth: int = 1) -> Step[Any, Any]:
 
 
 class StepWork:
-    """The work of calling a step with the arguments of a mapping."""
+    """The work of a node that calls a step with mapped arguments."""
 
     __slots__ = ("_arguments", "_step")
 
@@ -101,7 +102,7 @@ class StepWork:
 
     def begin(self, task: Task) -> asyncio.Future[Any]:
         step = self._step
-        # They are not stored, so a limit below the default does not count.
+        # The arguments are not stored, so a limit below the default is ignored.
         text = self._arguments.text(task, max(PAYLOAD_MAX_BYTES, task.loop.payload_max))
         try:
             args, kwargs = step.signature.read(text)
@@ -111,7 +112,7 @@ class StepWork:
 
 
 class Arguments:
-    """A function's arguments, by name, from a mapping and from the run's input."""
+    """A function's arguments by name. They come from a mapping and from the run's input."""
 
     __slots__ = ("_by_name", "_collector", "_mapped", "_names", "_only", "_place")
 
@@ -136,7 +137,7 @@ class Arguments:
                     raise about.wrong("input", f"nothing is mapped to {name!r}, and the graph's input has {has}")
 
     def text(self, task: Task, payload_max: int) -> str:
-        """Return the arguments as JSON, of at most so many bytes. Raises ExpressionFailed, UnstorableValue."""
+        """Return the arguments as JSON of at most `payload_max` bytes. Raises ExpressionFailed, UnstorableValue."""
         return to_text(self.values(task), f"the input of {task.place}", payload_max)
 
     def values(self, task: Task) -> dict[str, Any]:

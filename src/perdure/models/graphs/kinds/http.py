@@ -29,14 +29,14 @@ Header = Annotated[str, Meta(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
 
 @kind
 class Http(Kind, frozen=True, kw_only=True, tag="http"):
-    """Makes a request. Its result is {status, headers, body}, with the body parsed if it is JSON. `url`, `headers`,
-    `params` and `body` are expressions or contain them; `body` is sent as JSON.
+    """Makes an HTTP request. Its result is {status, headers, body}. If the body is JSON, it is parsed. `url`,
+    `headers`, `params` and `body` are expressions, or contain expressions. `body` is sent as JSON.
 
-    `secret` is the name of a key that is sent as `Authorization: Bearer …`; `secret_headers` maps headers to names of
-    secrets that are the whole value. They are looked up when the request is made.
+    `secret` is the name of a secret that is sent as `Authorization: Bearer …`. `secret_headers` maps headers to names
+    of secrets; a secret is the whole value of its header. Secrets are looked up when the request is made.
 
-    A status of 400 or more that `accept` does not list, or no answer, fails the attempt with HttpFailed, which is
-    retried as the policy says. All attempts send the same `Idempotency-Key` header.
+    The attempt fails with HttpFailed if there is no answer, or if the status is 400 or more and `accept` does not list
+    it. It is retried as the policy says. All attempts send the same `Idempotency-Key` header.
     """
 
     url: str
@@ -94,7 +94,7 @@ async def _request(
         keys.append(await secret(bearer, about, url))
         hidden["Authorization"] = f"Bearer {keys[-1]}"
     headers = {"Idempotency-Key": current_step().idempotency_key, "Accept-Encoding": ENCODINGS, **headers, **hidden}
-    # No error of httpx becomes a cause: it refers to the request, and so to the secrets.
+    # No error of httpx becomes a cause, because it refers to the request, which has the secrets.
     try:
         if httpx.URL(url).userinfo:
             raise Misuse("an http node's address has no user or password in it; name a secret instead")

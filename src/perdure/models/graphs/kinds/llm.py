@@ -1,4 +1,4 @@
-"""Nodes that ask a language model, as a step."""
+"""Nodes that call a language model, as a step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from perdure.values.checks import checked_text
 from perdure.values.json import Reader, Signature
 from perdure.values.retry import Retry
 
-# Model servers are busy more often, and for longer, than others.
+# The servers of models are busy more often, and for longer, than other servers.
 _RETRY: Final = Retry(attempts=5, initial=timedelta(seconds=1), maximum=timedelta(seconds=60))
 _STALL_S: Final = 120.0
 _ATTEMPT_S: Final = 600.0
@@ -40,26 +40,28 @@ _OWN_OPTIONS: Final = frozenset({
 
 @kind
 class Llm(Kind, frozen=True, kw_only=True, tag="llm"):
-    """Asks a model at an endpoint with OpenAI's chat completions. Its result is {output, usage, model, repairs}.
+    """Calls a model at a server that speaks OpenAI's chat completions. Its result is {output, usage, model, repairs}.
 
-    `prompt` and `system` are templates (Jinja's language). They can use the names in `input`, fields of the run's
-    input, and the roots of the context, as `{{ nodes.plan.output }}`. A missing value is an error, never an empty text.
+    `prompt` and `system` are templates (Jinja's language). They can use the names in `input`, the fields of the run's
+    input, and the roots of the context, for example `{{ nodes.plan.output }}`. A missing value is an error, never an
+    empty text.
 
-    With a `schema` (a JSON Schema, or a reference to a type) the answer is JSON that fits it. An answer that does not
-    fit is sent back to the model with the error, up to `repairs` times. `strict` asks the server to enforce the schema
-    too.
+    With a `schema` (a JSON Schema, or a reference to a type), the answer must be JSON that fits the schema. An answer
+    that does not fit is sent back to the model together with the error, up to `repairs` times. `strict` asks the server
+    to enforce the schema too.
 
-    `base_url` is by default OPENAI_BASE_URL of the engine's environment, or OpenAI. `secret` is the name of the key,
-    never the key. `options` are further fields of the request. With `stream` the answer is appended to the run's stream
-    of this name while it comes, as items {node, repair, index, text}. An item with index 0 begins an answer anew.
+    The default of `base_url` is the environment variable OPENAI_BASE_URL of the engine, or else OpenAI. `secret` is the
+    name of a secret, never the key itself. `options` are further fields of the request. With `stream`, the pieces of
+    the answer are appended to the run's stream of this name while they arrive, as items {node, repair, index, text}. An
+    item with index 0 begins a new answer.
 
-    An attempt fails if the server sends nothing for `stall_timeout` seconds, or if it takes longer than
-    `attempt_timeout`. `timeout` bounds all attempts together. A Retry-After counts if it is longer than the pause of
-    the retry policy.
+    An attempt fails if the server sends nothing for `stall_timeout` seconds, or if the attempt takes longer than
+    `attempt_timeout`. `timeout` bounds all attempts together. If the server's Retry-After is longer than the pause of
+    the retry policy, the Retry-After counts.
 
-    `profile` names a record of kind "model" (`fast`, or `fast@2` for a version), and `prompt_spec` names a record of
-    kind "prompt". These records give the fields that the node itself leaves out. `examples` come before the prompt, as
-    if they had been asked and answered.
+    `profile` names a record of kind "model" (`fast`, or `fast@2` for a certain version). `prompt_spec` names a record
+    of kind "prompt". These records supply the fields that the node leaves out. `examples` come before the prompt, as if
+    the model had already answered them.
     """
 
     model: Annotated[str, Meta(min_length=1)] | None = None
@@ -105,7 +107,9 @@ class Llm(Kind, frozen=True, kw_only=True, tag="llm"):
                 raise about.wrong("stream", str(error)) from error
 
     def filled_in(self, profile: ModelProfile | None, prompt: PromptSpec | None, about: Preparing) -> Llm:
-        """Return the node, with the records' values for fields that it leaves out. Raises InvalidDefinition."""
+        """Return the node. Fields that the node leaves out get their values from the records. Raises
+        InvalidDefinition.
+        """
         more: dict[str, Any] = {}
         if profile is not None:
             more["options"] = {**profile.options, **self.options}
@@ -126,7 +130,9 @@ class Llm(Kind, frozen=True, kw_only=True, tag="llm"):
 
 
 class RecordedLlm:
-    """Asks a model by records. The records are prepared once for all runs that found the same versions."""
+    """Calls a model with the fields of records. All runs that found the same versions of the records share one
+    preparation.
+    """
 
     __slots__ = ("_about", "_made", "_profile", "_prompt", "_spec")
 
@@ -214,7 +220,9 @@ class LlmWork:
 
 
 class Answering:
-    """The body of the step: asks, checks the answer, and asks again."""
+    """The body of the step. It calls the model, checks the answer, and calls the model again if the answer does not
+    fit.
+    """
 
     def __init__(self, spec: Llm, about: Preparing) -> None:
         self._place = about.place
@@ -253,8 +261,9 @@ class Answering:
         self._fields["response_format"] = {"type": "json_schema", "json_schema": asked}
 
     async def answer(self, messages: list[dict[str, str]]) -> dict[str, Any]:
-        """Ask, and return the answer. After a crash everything is asked again. Raises LlmFailed and its subclasses,
-        SecretNotFound, Misuse."""
+        """Call the model, and return the answer. After a crash, the whole conversation is repeated. Raises LlmFailed
+        and its subclasses, SecretNotFound, Misuse.
+        """
         step = current_step()
         usage: dict[str, Any] | None = None
         repairs = 0
@@ -284,7 +293,7 @@ class Answering:
             ]
 
     def _checked(self, text: str) -> tuple[Any, str | None]:
-        """Return the output, and the error in it, if there is one."""
+        """Return the output, and its error or None."""
         if self._reader is None:
             return text, None
         try:
@@ -302,7 +311,7 @@ class Answering:
 
 
 class AnswerStream:
-    """Appends the pieces of one answer to a stream of the run, no faster than the store can write them."""
+    """Appends the pieces of one answer to a stream of the run. It waits if the store is slower than the server."""
 
     __slots__ = ("_index", "_node", "_repair", "_step", "_stream", "_unflushed")
 

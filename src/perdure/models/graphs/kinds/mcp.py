@@ -1,4 +1,6 @@
-"""Nodes that call a tool of an MCP server as a step, over HTTP or in a program that is started for the call."""
+"""Nodes that call a tool of an MCP server as a step. The server is reached over HTTP, or is a program that is started
+for the call.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,16 @@ Part = Annotated[str, Meta(min_length=1)]
 
 @kind
 class Mcp(Kind, frozen=True, kw_only=True, tag="mcp"):
-    """Calls a tool of an MCP server. `input` maps its arguments. Its result is {text, content, structured}: the whole
-    text of the answer, its parts, and its structured content if it has one.
+    """Calls a tool of an MCP server. `input` maps the arguments of the tool. Its result is {text, content, structured}:
+    the whole text of the answer, the parts of the answer, and its structured content if there is any.
 
-    The server is at `url` (an expression), over streamable HTTP. Or `command` is a program with its arguments, which is
-    started for each call and used over its standard input and output. `secret` is the name of a key that is sent as
-    `Authorization: Bearer …`; `secret_env` maps environment variables of the program to names of secrets. A graph in
-    YAML or JSON starts only a program that was passed in with it.
+    `url` is an expression for the address of the server, which is reached over streamable HTTP. Instead of `url`,
+    `command` is a program with its arguments. It is started for each call, and reached over its standard input and
+    output. `secret` is the name of a secret that is sent as `Authorization: Bearer …`. `secret_env` maps environment
+    variables of the program to names of secrets. A graph in YAML or JSON can start only a program that was passed in
+    with it.
 
-    If there is no answer, or the answer says that the tool failed, the attempt fails with McpFailed and is retried as
+    If there is no answer, or the answer says that the tool failed, the attempt fails with McpFailed. It is retried as
     the policy says. All attempts send the same idempotency key, in the request's `_meta`.
     """
 
@@ -75,7 +78,7 @@ class Mcp(Kind, frozen=True, kw_only=True, tag="mcp"):
 
 
 def _quoted(text: str) -> str:
-    """Return an expression for a text."""
+    """Return a CEL expression whose value is this text."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
     return f"'{escaped}'"
 
@@ -103,7 +106,7 @@ async def _call(
             client = await stack.enter_async_context(mcp.Client(transport, read_timeout_seconds=timeout_s))
             answer = await client.call_tool(tool, arguments, meta=meta)
     except Exception as error:  # noqa: BLE001 - the library's errors, those of its transports, and groups of them
-        # The error does not become a cause: it refers to the request, and so to the secrets.
+        # The error does not become a cause, because it refers to the request, which has the secrets.
         leaf = _leaf(error)
         if isinstance(leaf, Misuse):
             raise leaf from None

@@ -1,4 +1,6 @@
-"""Nodes that append a metric to a stream of the run, committed once with the run's next requests."""
+"""Nodes that append a metric to a stream of the run. The metric is committed once, together with the run's next
+requests.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,10 @@ from perdure.values.json import to_text
 
 @kind
 class Metric(Kind, frozen=True, kw_only=True, tag="metric"):
-    """Appends a metric to the run's `stream` as {name, value, unit, attributes, node}, exactly once, in the commit of
-    the run's next requests. `value` is an expression for a number, `attributes` are expressions by name. The node costs
-    no commit, and the metric is its result."""
+    """Appends a metric to the run's `stream` as {name, value, unit, attributes, node}. It is appended exactly once, in
+    the commit of the run's next requests. `value` is an expression for a number. `attributes` are expressions by name.
+    The node needs no commit of its own. Its result is the metric.
+    """
 
     name: Annotated[str, Meta(min_length=1)]
     value: str | int | float = 1

@@ -1,4 +1,4 @@
-"""Nodes without side effects: they set values, end the run, or only mark a place."""
+"""Nodes without side effects. They set values, end the run, or only mark a place."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from perdure.models.graphs.spec import Target
 
 @kind
 class Set(Kind, frozen=True, kw_only=True, tag="set"):
-    """Writes values into the context: `values={"state.count": "state.count + 1"}`. All expressions see the context
-    before the node. Its result is an object of the values, by their last names. Without values it only marks a
-    place."""
+    """Writes values into the context: `values={"state.count": "state.count + 1"}`. All expressions see the context as
+    it was before the node. The result is an object with the values, by the last part of each place. Without values, the
+    node only marks a place.
+    """
 
     values: dict[Target, Any] = field(default_factory=dict)
 
@@ -33,7 +34,7 @@ class SetWork:
 
     @property
     def targets(self) -> list[str]:
-        """Return the places that it writes to."""
+        """Return the places that the node writes to."""
         return list(self._values)
 
     def begin(self, task: Task) -> Done:
@@ -45,7 +46,9 @@ class SetWork:
 
 @kind
 class Terminate(Kind, frozen=True, kw_only=True, tag="terminate"):
-    """Ends the whole run at once, whatever else is running: with its output, or as a failure with a message."""
+    """Ends the whole run at once, even if other nodes are running. The run ends with its output, or as a failure with a
+    message.
+    """
 
     status: Literal["succeeded", "failed"] = "succeeded"
     message: str | None = None

@@ -1,4 +1,4 @@
-"""The common parts of kinds that refer to records."""
+"""The common parts of the kinds that refer to records."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _KEPT_MAX: Final = 32
 def reading(
     kind: RecordKind, text: str, about: Preparing, field: str, check: Callable[[Any, Preparing], object]
 ) -> Reading:
-    """Return how a node reads the record that one of its fields names. `check` raises InvalidDefinition for an invalid
-    body. Raises InvalidDefinition."""
+    """Return how a node reads the record that its field names. `check` raises InvalidDefinition for an invalid body.
+    Raises InvalidDefinition.
+    """
     try:
         wanted = reference(kind, text)
     except InvalidArguments as error:
@@ -28,7 +29,7 @@ def reading(
 
     def looked_at(body: Any, place: str) -> None:
         checking = about.anew(place)
-        checking.input_fields = None  # The names that a node maps are checked with the node.
+        checking.input_fields = None  # The names that the node maps are checked together with the node.
         check(body, checking)
 
     return Reading(wanted, about.place, looked_at)

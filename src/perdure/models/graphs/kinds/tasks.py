@@ -1,4 +1,4 @@
-"""Nodes for people and remote workers: a person fills in a form, or a worker claims a task of a queue."""
+"""Nodes for people and remote workers. A person fills in a form, or a worker claims a task of a queue."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ _ARTIFACT: Final[Mapping[str, Any]] = {
 
 @kind
 class Human(Kind, frozen=True, kw_only=True, tag="human"):
-    """A form for a person: a task of this queue, answered with `engine.tasks.answer`. The answer is the node's result.
-    It must fit `schema`, a JSON Schema or a reference to a type.
+    """A form for a person. The node opens a task in this queue, and `engine.tasks.answer` answers it. The answer is the
+    node's result. The answer must fit `schema`, which is a JSON Schema or a reference to a type.
 
     The person sees the values of `input`. `queue` and `title` are templates. If nobody has answered within the
-    `timeout`, the node fails with GraphTimedOut, or its result is `on_timeout`, a mapping of expressions.
+    `timeout`, the node fails with GraphTimedOut. With `on_timeout`, a mapping of expressions, the values of these
+    expressions are the result instead.
     """
 
     queue: str = "human"
@@ -57,13 +58,14 @@ class Human(Kind, frozen=True, kw_only=True, tag="human"):
 
 @kind
 class Remote(Kind, frozen=True, kw_only=True, tag="remote"):
-    """A task for remote workers. They claim it by its queue, with a lease that heartbeats renew, and answer `{"result":
-    …, "context_updates": {"state.x": …}, "staged_artifacts": [{"name": …, "value": …}]}`. Each field is optional.
+    """A task for remote workers. A worker claims a task by its queue, with a lease that heartbeats renew. It answers
+    `{"result": …, "context_updates": {"state.x": …}, "staged_artifacts": [{"name": …, "value": …}]}`. Each field of the
+    answer is optional.
 
-    `result` is the node's result, and must fit `schema`. The updates are written to the context; in a branch they
+    `result` is the node's result. It must fit `schema`. The updates are written to the context. In a branch, they
     belong to the branch until its join. The artifacts are staged for the run. The worker gets the values of `input`.
     `queue` and `title` are templates. If a worker gives up for good, the node fails with TaskFailed. `timeout` and
-    `on_timeout` are as for a human node.
+    `on_timeout` work as for a human node.
     """
 
     queue: str
@@ -77,7 +79,7 @@ class Remote(Kind, frozen=True, kw_only=True, tag="remote"):
 
 
 class Staging(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An artifact in a worker's answer: text as it is, any other value as JSON."""
+    """An artifact in a worker's answer. A text stays as it is, and any other value becomes JSON."""
 
     name: str
     value: Any
@@ -98,7 +100,7 @@ class _Result(Struct, frozen=True):
 
 
 class AnswerReader(Reader):
-    """Reads a worker's answer, its result by the node's own schema."""
+    """Reads a worker's answer. The result must fit the node's own schema."""
 
     __slots__ = ("_result",)
 
@@ -125,7 +127,7 @@ def _schema(given: dict[str, Any] | str | None, about: Preparing) -> tuple[dict[
 
 
 def _answer_schema(result: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a whole answer, which contains that of its result."""
+    """Return the schema of a whole answer. It contains the schema of the result."""
     shared: dict[str, Any] = {word: result[word] for word in ("$defs", "definitions") if word in result}
     inner = {word: value for word, value in result.items() if word not in shared}
     return {
@@ -142,7 +144,7 @@ def _answer_schema(result: dict[str, Any]) -> dict[str, Any]:
 
 
 class TaskWork:
-    """Creates a task, and takes its answer."""
+    """Opens a task, and handles its answer."""
 
     __slots__ = ("_kind", "_name", "_otherwise", "_payload", "_queue", "_reader", "_schema", "_timeout", "_title")
 
@@ -200,7 +202,9 @@ class TaskWork:
         return got if not isinstance(got, Answer) else self._taken(task, got)
 
     def _taken(self, task: Task, answer: Answer) -> Any:
-        """Stage and write everything in a worker's answer, or nothing if something is wrong."""
+        """Stage the artifacts and write the updates of a worker's answer. If a part of the answer is wrong, stage and
+        write nothing.
+        """
         try:
             drafts = [
                 draft_of(one.name, one.value, one.type, one.media_type, task.loop.payload_max)

@@ -1,4 +1,4 @@
-"""Nodes that wait: for a point in time, or for an event."""
+"""Nodes that wait for a point in time or for an event."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from perdure.values.times import from_datetime, seconds_of
 
 @kind
 class Timer(Kind, frozen=True, kw_only=True, tag="timer"):
-    """Waits for `seconds` (a number, or an expression for one), or `until` the time that an expression gives, a text
-    like "2030-01-31T08:00:00Z"."""
+    """Waits for a duration or until a time. `seconds` is a number, or an expression for a number. `until` is an
+    expression for a text such as "2030-01-31T08:00:00Z".
+    """
 
     seconds: Seconds | str | None = None
     until: str | None = None
@@ -76,8 +77,10 @@ def _text(at: int) -> str:
 
 @kind
 class Wait(Kind, frozen=True, kw_only=True, tag="wait"):
-    """Waits for an event of this name, sent to the run or broadcast. Its value is the node's result. `where` maps
-    fields of the event to expressions. If no event comes within the `timeout`, the node fails with GraphTimedOut."""
+    """Waits for an event of this name that is sent to the run or broadcast. The event's value is the node's result.
+    `where` maps fields of the event to expressions. If no event comes within the `timeout`, the node fails with
+    GraphTimedOut.
+    """
 
     event: str
     where: dict[str, Any] = field(default_factory=dict)

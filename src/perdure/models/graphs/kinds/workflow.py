@@ -26,16 +26,16 @@ from perdure.values.json import Reader, Signature, to_text
 
 @kind
 class Child(Kind, frozen=True, kw_only=True, tag="workflow"):
-    """Runs a workflow as a child with its own context. The child's result is the node's result.
+    """Runs a workflow as a child. The child has its own context. The child's result is the node's result.
 
-    `workflow` refers to it (`package.module:name`, or an object that was passed in), or is just its name. If only the
-    name is known, `input` has the arguments by name, unchecked. A graph's input is an object of the mapped names. If
-    the child fails, the node fails, unless `on_failure` is "catch": then the result is {"error": …}. If the `timeout`
-    passes, the child is cancelled.
+    `workflow` is a reference (`package.module:name`, or an object that was passed in), or only the workflow's name. If
+    only the name is known, `input` has the arguments by name. They are not checked here. If the child is a graph, its
+    input is an object with the mapped names. If the child fails, the node fails. If `on_failure` is "catch", the result
+    is {"error": …} instead. If the `timeout` passes, the child is cancelled.
 
-    `name_from` is an expression for the name, and `version_from` an expression for the version. Without a version, the
-    version of the living engine that registered last is used. The look-up is a step, so a run keeps its result. If no
-    living engine has the workflow, the node fails with UnknownWorkflow.
+    `name_from` is an expression for the workflow's name, and `version_from` is an expression for its version. Without a
+    version, the node uses the version of the living engine that registered last. The look-up is a step, so the run
+    keeps its result. If no living engine has the workflow, the node fails with UnknownWorkflow.
     """
 
     workflow: str = ""
@@ -66,17 +66,17 @@ class Child(Kind, frozen=True, kw_only=True, tag="workflow"):
 
 
 class AnyResult(Struct, frozen=True):
-    """The parts of a signature that the end of a child needs."""
+    """The parts of a signature that are needed when a child ends."""
 
     result: Reader
 
 
 class Called(Struct, frozen=True):
-    """The parts of a workflow that the start and the end of a child need."""
+    """The parts of a workflow that are needed when a child starts and ends."""
 
     name: str
     version: str
-    model: str  # "": only an engine with the code knows
+    model: str  # "" if only an engine with the code knows it
     signature: AnyResult
 
 
@@ -158,14 +158,14 @@ class ChosenWork(ChildWork):
 
 
 class Chosen(Struct, frozen=True):
-    """The result of looking a workflow up."""
+    """The result of looking up a workflow."""
 
     version: str
-    model: str  # "": only an engine with the code knows
+    model: str  # "" if only an engine with the code knows it
 
 
 class Choice:
-    """Looks up a workflow, as a step: its version and model, if some living engine has it."""
+    """Looks up a workflow as a step. The result is its version and model, if a living engine has it."""
 
     __slots__ = ("_place", "name", "reference", "version")
 
@@ -208,7 +208,7 @@ _LOOKING_UP: Step[Any, Any] = Step(
 
 
 def _text(source: Expression, task: Task, *, empty: bool = False) -> str:
-    """Return a name or a version from an expression. Raises ExpressionFailed."""
+    """Return the value of an expression for a name or a version. Raises ExpressionFailed."""
     value = source.evaluate(task.view)
     try:
         return value if empty and value == "" else checked_text(value, "a workflow's name or version")

@@ -18,7 +18,7 @@ class AccessTables(Struct, eq=False):
     sessions: dict[str, StoredSession] = field(default_factory=dict)
 
     def accepts(self, added: Sequence[StoredToken]) -> bool:
-        """Whether each token is the next version of its name."""
+        """Return whether each token is the next version of its name."""
         counts: dict[str, int] = {}
         for one in added:
             counts[one.name] = counts.get(one.name, len(self.tokens.get(one.name, ()))) + 1

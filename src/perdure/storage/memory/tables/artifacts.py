@@ -103,8 +103,9 @@ class ArtifactTables(Struct, eq=False):
 
 
 def _mark(artifact: Artifact) -> tuple[str, int, int] | None:
-    """Return the mark that identifies an artifact of workflow code. The mark is the same if the code stages the
-    artifact again. Artifacts of steps have no mark."""
+    """Return the mark that identifies an artifact of workflow code. If the code stages the artifact again, the mark is
+    the same. Artifacts of steps have no mark.
+    """
     if artifact.position or artifact.number is None:
         return None
     return (artifact.run_id, artifact.seq, artifact.number)

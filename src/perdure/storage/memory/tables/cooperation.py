@@ -71,7 +71,7 @@ class CooperationTables(Struct, eq=False):
                 self.version += 1
 
     def accepts(self, changes: Sequence[HandlerChange]) -> bool:
-        """Whether each handler to retire is known and not retired yet."""
+        """Return whether each handler that is to be retired is known and not retired yet."""
         present = {pair for pair, row in self.handlers.items() if row.retired_at is None} if changes else set()
         for change in changes:
             if change.is_expected:

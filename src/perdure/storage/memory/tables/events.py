@@ -1,6 +1,7 @@
 """Events, waits and dead letters of the store in memory.
 
-They answer the questions of the matching, and store its results."""
+The tables answer the questions of the matching, and store its results.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ WaitKey = tuple[int, str, str, int]  # number, run, position, option
 
 
 class NameQueue(Struct, eq=False):
-    """The events of one name that any run may get: by number, the numbers in order, and how many are to be consumed."""
+    """The events of one name that any run may get. It has the events by number, the numbers in order, and the number of
+    events that are not retained.
+    """
 
     events: dict[int, Event] = field(default_factory=dict)
     numbers: list[int] = field(default_factory=list)
@@ -66,7 +69,7 @@ class NameQueue(Struct, eq=False):
 
 
 class Waiters(Struct, eq=False):
-    """Open waits for one name with the same filter, the longest waiting first."""
+    """Open waits for one name that have the same filter, the longest waiting first."""
 
     waits: dict[WaitKey, Wait] = field(default_factory=dict)
     keys: list[WaitKey] = field(default_factory=list)
@@ -92,23 +95,24 @@ class Waiters(Struct, eq=False):
 
 
 class EventTables(Struct, eq=False):
-    """The tables. Each wait and event is in every table that it can be looked up in."""
+    """The tables. Each wait and each event is in every table in which it is looked up."""
 
     waits: dict[str, dict[str, dict[int, Wait]]] = field(default_factory=dict)  # by run, position and option
     events: dict[str, dict[str, Event]] = field(default_factory=dict)  # by owner, then by id
-    cursors: dict[str, int] = field(default_factory=dict)  # retained events being delivered -> the last wait reached
-    reads: set[tuple[str, str]] = field(default_factory=set)  # run id, retained event
+    # retained events that are being delivered -> the last wait that was reached
+    cursors: dict[str, int] = field(default_factory=dict)
+    reads: set[tuple[str, str]] = field(default_factory=set)  # (run id, id of a retained event)
     born: dict[str, int] = field(default_factory=dict)  # run id -> the value of the sequence when the run was created
     keys: dict[str, tuple[str, int]] = field(default_factory=dict)
     letters: dict[str, DeadLetter] = field(default_factory=dict)
     sequence: int = 0
     open_waits: dict[str, dict[Where, Waiters]] = field(default_factory=dict)  # by name and filter
-    awaiting: dict[str, set[Key]] = field(default_factory=dict)  # target -> (run, position)
+    awaiting: dict[str, set[Key]] = field(default_factory=dict)  # target -> (run, position) of the waits for its end
     queues: dict[str, NameQueue] = field(default_factory=dict)  # by name: events without an owner
     winners: dict[str, dict[str, dict[str, None]]] = field(default_factory=dict)  # by run and position: ids of events
 
     def apply(self, batch: Batch, statuses: dict[str, Status]) -> Settlement:
-        """Write the batch's waits and events, and return the result of matching.
+        """Write the batch's waits and events, and return the result of the matching.
 
         `statuses` are the statuses of all runs that are not in the batch.
         """
@@ -120,13 +124,13 @@ class EventTables(Struct, eq=False):
         return settlement
 
     def numbered(self, batch: Batch) -> int:
-        """Take the batch's numbers out of the sequence, and return the value to add to them."""
+        """Reserve numbers of the sequence for the batch, and return the value to add to the batch's numbers."""
         base = self.sequence
         self.sequence += batch.numbered
         return base
 
     def begin(self, batch: Batch, base: int) -> None:
-        """Write the rows that must be there before matching asks about the tables."""
+        """Write the rows that must exist before the matching asks about the tables."""
         for run_id in batch.waits_cleared:
             self.drop(run_id, None)
         for run_id in batch.continued:
@@ -148,7 +152,7 @@ class EventTables(Struct, eq=False):
             self.keys[key] = (event_id, batch.at)
 
     def finish(self, batch: Batch, settlement: Settlement) -> None:
-        """Write the result of matching."""
+        """Write the result of the matching."""
         for run_id, event_id, position, option in batch.events_given:
             if (given := self.events.get(run_id, {}).get(event_id)) is not None:
                 self._put(replace(given, position=position, option=option))
@@ -220,7 +224,7 @@ class EventTables(Struct, eq=False):
         return tuple(waits[position][option] for position in sorted(waits) for option in sorted(waits[position]))
 
     def has_read(self, run_id: str, event_id: str) -> bool:
-        """Whether a run has read a retained event, or was given it."""
+        """Return whether a run has read a retained event or was given it."""
         return (run_id, event_id) in self.reads or event_id in self.events.get(run_id, {})
 
     def purge(self, at: int, keys_before: int, limit: int) -> int:
@@ -279,7 +283,7 @@ class EventTables(Struct, eq=False):
             self.awaiting.setdefault(wait.target, set()).add(key)
 
     def drop(self, run_id: str, position: str | None) -> None:
-        """Remove the waits of a run at a position (None: at all positions)."""
+        """Remove the waits of a run at a position. With None, remove its waits at all positions."""
         waits = self.waits.get(run_id, {})
         for one in [*waits] if position is None else [position]:
             for wait in waits.pop(one, {}).values():

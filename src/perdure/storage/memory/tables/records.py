@@ -15,7 +15,7 @@ class RecordTables(Struct, eq=False):
     records: dict[tuple[str, str], list[Record]] = field(default_factory=dict)  # by kind and name; in order
 
     def accepts(self, added: Sequence[Record]) -> bool:
-        """Whether each record is the next version of its name."""
+        """Return whether each record is the next version of its name."""
         counts: dict[tuple[str, str], int] = {}
         for one in added:
             key = (one.kind, one.name)

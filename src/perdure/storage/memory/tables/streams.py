@@ -1,4 +1,4 @@
-"""Values that runs have published and items of their streams, in the store in memory."""
+"""Values that runs have published, and items of their streams, in the store in memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from perdure.ports import STREAM_PAGE_CHARS_MAX
 
 Mark = tuple[int, int]
 
-_LAST = 2**63 - 1  # greater than any place in an activation
+_LAST = 2**63 - 1  # greater than any index in an activation
 
 
 class StreamTables(Struct, eq=False):
-    """The tables. Items are stored as readers get them; their marks are stored separately."""
+    """The tables. Items are stored in the form that readers get. Their marks are stored separately."""
 
     values: dict[str, dict[str, PublishedValue]] = field(default_factory=dict)
     items: dict[str, dict[str, list[StreamItem]]] = field(default_factory=dict)
@@ -40,8 +40,9 @@ class StreamTables(Struct, eq=False):
                 self._forget_marks(run_id, 0, (-1, 0))
 
     def _forget_marks(self, run_id: str, first: int, last: Mark) -> None:
-        """Allow a run to publish and append again from an activation on. The published values stay, with the mark
-        `last`."""
+        """From the activation `first` on, allow a run to publish and append again. The published values stay, with the
+        mark `last`.
+        """
         self.marks[run_id] = {mark for mark in self.marks.get(run_id, ()) if mark[0] < first}
         values = self.values.get(run_id, {})
         for key, value in values.items():

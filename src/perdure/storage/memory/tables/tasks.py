@@ -18,7 +18,7 @@ class TaskTables(Struct, eq=False):
     tasks: dict[str, Task] = field(default_factory=dict)
 
     def accepts(self, changes: TaskWrites) -> bool:
-        """Whether all tasks to release or answer are open and claimed by the workers that release or answer them."""
+        """Return whether all tasks that are released or answered are open, and whether the right workers have them."""
         wanted: list[tuple[str, str | None]] = [(one.task_id, one.worker) for one in changes.released]
         wanted += [(one.task_id, one.worker) for one in changes.answers]
         return all(self._is_open(task_id, worker) for task_id, worker in wanted)
@@ -55,7 +55,7 @@ class TaskTables(Struct, eq=False):
         ]
         return found[: max(0, wanted.limit)]
 
-    # Writing beside commits.
+    # Writes outside of commits.
 
     def claim_tasks(self, queue: str, worker: str, lease_us: int, at: int, limit: int, actor: str) -> list[Task]:
         free = self.list_tasks(TaskFilter(queue=queue, status="open", at=at, limit=limit), {})

@@ -1,1 +1,1 @@
-"""Numbered SQL, applied in order; see perdure.storage.postgres.schema."""
+"""Numbered SQL files, applied in order. See perdure.storage.postgres.schema."""
