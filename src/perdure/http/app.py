@@ -23,6 +23,7 @@ from perdure.engine import AnyClient
 from perdure.errors import InvalidArguments
 from perdure.http.access import Access
 from perdure.http.addresses import Proxies
+from perdure.http.bodies import VALUES_MAX
 from perdure.http.bodies import checked as checked_body
 from perdure.http.measures import Measures
 from perdure.http.pages import Pages
@@ -84,6 +85,7 @@ def create_app(
     pages: Pages | None = None,
     origins: Iterable[str] = (),
     body_bytes_max: int = BODY_BYTES_MAX,
+    body_values_max: int = VALUES_MAX,
     requests_per_s: float = 100,
     requests_burst: int = 500,
     streams_max: int = 100,
@@ -100,10 +102,11 @@ def create_app(
     application opens a client of its own.
 
     `pages` are served beside the API, such as those of `perdure.dashboard.dashboard()`. `origins` are the origins of
-    pages that may call the API (CORS); by default there are none. Each token, or each address without a token, may send
-    `requests_burst` requests at once, and `requests_per_s` per second after that. At most `streams_max` streams may be
-    open at once, at most `token_streams_max` of them for one token. A stream ends after `stream_s_max` seconds, and
-    looks for changes every `poll_s` seconds. While the store has no token, every caller on this machine may do
+    pages that may call the API (CORS); by default there are none. A JSON body has at most `body_bytes_max` bytes and
+    `body_values_max` values; a list or an object counts as ten values. Each token, or each address without a token, may
+    send `requests_burst` requests at once, and `requests_per_s` per second after that. At most `streams_max` streams
+    may be open at once, at most `token_streams_max` of them for one token. A stream ends after `stream_s_max` seconds,
+    and looks for changes every `poll_s` seconds. While the store has no token, every caller on this machine may do
     everything. If `startup_token` is set, these callers must send it.
 
     `trusted_proxies` are addresses and networks of reverse proxies. Failed sign-ins are counted for the address that
@@ -112,6 +115,7 @@ def create_app(
     """
     bounds = {
         "body_bytes_max": body_bytes_max,
+        "body_values_max": body_values_max,
         "requests_per_s": requests_per_s,
         "requests_burst": requests_burst,
         "streams_max": streams_max,
@@ -128,7 +132,7 @@ def create_app(
         measures=Measures(),
         streams=Streams(streams_max, token_streams_max, stream_s_max, poll_s, check_s),
     )
-    inner = _routes(parts, pages, body_bytes_max, is_given=is_given)
+    inner = _routes(parts, pages, body_bytes_max, body_values_max, is_given=is_given)
     shield = Shield(
         inner,
         access=parts.access,
@@ -153,7 +157,9 @@ def _check(bounds: dict[str, float], startup_token: str | None) -> None:
         )
 
 
-def _routes(parts: _Parts, pages: Pages | None, body_bytes_max: int, *, is_given: bool) -> Litestar:
+def _routes(
+    parts: _Parts, pages: Pages | None, body_bytes_max: int, body_values_max: int, *, is_given: bool
+) -> Litestar:
     """Return the application without its shield: routes, pages, and the dependencies of their handlers."""
 
     def lifespan(_app: Litestar) -> AbstractAsyncContextManager[None]:
@@ -170,7 +176,7 @@ def _routes(parts: _Parts, pages: Pages | None, body_bytes_max: int, *, is_given
         signature_types=[Access, Client, Measures, Streams],
         exception_handlers=HANDLERS,
         lifespan=[lifespan],
-        middleware=[_Named(pages, body_bytes_max)],
+        middleware=[_Named(pages, body_bytes_max, body_values_max)],
         request_max_body_size=body_bytes_max,
         logging_config=None,
         openapi_config=_document(),
@@ -221,15 +227,16 @@ class _Named:
     body is not JSON, because a page of another site cannot send JSON without a CORS preflight. Pages check the origin
     of their forms themselves."""
 
-    def __init__(self, pages: Pages | None, body_bytes_max: int) -> None:
+    def __init__(self, pages: Pages | None, body_bytes_max: int, body_values_max: int) -> None:
         self._pages = pages
         self._body_bytes_max = body_bytes_max
+        self._body_values_max = body_values_max
 
     def __call__(self, app: ASGIApp) -> ASGIApp:
         async def named(scope: Any, receive: Receive, send: Send) -> None:
             if scope["type"] == "http":
                 if self._is_json(scope):
-                    receive = await checked_body(receive, self._body_bytes_max)
+                    receive = await checked_body(receive, self._body_bytes_max, self._body_values_max)
                 scope["path"] = scope["path"].replace(SLASH, "%2F")
                 # This must be a new mapping: the router uses the old one again for the next request to the same path.
                 scope["path_params"] = {
