@@ -142,7 +142,8 @@ class Topics:
     # Handlers that no engine has.
 
     async def message(self, id: str) -> Any:
-        """Return the message that a handler's run handles. Raises RunNotFound."""
+        """Return the message that a handler's run handles. Raises RunNotFound. Raises Misuse if the run is not a
+        handler's."""
         found = await run_rows(self._session, id)
         message_id = found.runs[id].message_id
         return msgspec.json.decode(next(one.payload for one in found.messages if one.id == message_id))
@@ -150,8 +151,8 @@ class Topics:
     async def complete(self, id: str, values: Mapping[str, Any] | None = None, *, actor: str = "api") -> None:
         """Complete the run of a handler that no engine has. `values` are the handler's return values, by name.
 
-        Raises RunNotFound, RunFinished, UnstorableValue. Raises Misuse if an engine has taken the run, or if its
-        emitter rolls back.
+        Raises RunNotFound, RunFinished, UnstorableValue. Raises Misuse if the run is not a handler's, if an engine has
+        taken the run, or if its emitter rolls back.
         """
         checked_remark("", actor)
         payload_max = self._session.limits.payload_bytes_max
