@@ -130,13 +130,14 @@ def body_of(value: bytes) -> bytes:
 
 
 MANY = {
-    "lists": b",".join([b"[]"] * 10_001),
+    "lists": b",".join([b"[]"] * 20_001),
     "a large body of lists": b",".join([b"[]"] * 1_390_000),
-    "objects": b",".join([b"{}"] * 10_001),
+    "objects": b",".join([b"{}"] * 20_001),
+    "keys": b"{" + b",".join(b'"%d":1' % n for n in range(33_400)) + b"}",
     "numbers": b",".join([b"1"] * 100_001),
     "texts": b",".join([b'"a"'] * 100_001),
-    "lists after a text with quotes": rb'"\\\"\\",' + b",".join([b"[]"] * 10_001),
-    "values before a mistake": b",".join([b"[]"] * 10_001) + b"\\",
+    "lists after a text with quotes": rb'"\\\"\\",' + b",".join([b"[]"] * 20_001),
+    "values before a mistake": b",".join([b"[]"] * 20_001) + b"\\",
     "texts that do not end": b'"' * 400_001,
 }
 
@@ -157,14 +158,15 @@ async def test_a_body_has_so_many_values(value: bytes) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        b",".join([b"[]"] * 9_000),
+        b",".join([b"[]"] * 16_000),
+        b"{" + b",".join(b'"%d":1' % n for n in range(33_000)) + b"}",
         b",".join([b"1"] * 99_000),
         b'"' + b"[,{" * 500_000 + b'"',
         rb'"\"' + b"[,{" * 500_000 + rb'\\"',
         b'"' + rb"\"" * 500_000 + b'"',
         b'"' + rb"\\" * 500_000 + b'"',
     ],
-    ids=["lists", "numbers", "a text", "a text with a quote", "a text of quotes", "a text of backslashes"],
+    ids=["lists", "keys", "numbers", "a text", "a text with a quote", "a text of quotes", "a text of backslashes"],
 )
 async def test_large_texts_and_lists_of_some_thousand_values_are_accepted(value: bytes) -> None:
     async with site(Engine(MemoryStore(), workflows=[takes])) as url:

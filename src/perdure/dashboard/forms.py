@@ -182,7 +182,7 @@ def json_of(text: str, what: str) -> Any:
     try:
         body = text.encode()
         if has_too_many_values(body):
-            raise Wrong(f"{what} has more than {VALUES_MAX:,} values; a list or an object counts as ten")
+            raise Wrong(f"{what} has more than {VALUES_MAX:,} values; a list or an object counts as five")
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise Wrong(f"{what} is not JSON: {error}") from error

@@ -103,11 +103,11 @@ def create_app(
 
     `pages` are served beside the API, such as those of `perdure.dashboard.dashboard()`. `origins` are the origins of
     pages that may call the API (CORS); by default there are none. A JSON body has at most `body_bytes_max` bytes and
-    `body_values_max` values; a list or an object counts as ten values. Each token, or each address without a token, may
-    send `requests_burst` requests at once, and `requests_per_s` per second after that. At most `streams_max` streams
-    may be open at once, at most `token_streams_max` of them for one token. A stream ends after `stream_s_max` seconds,
-    and looks for changes every `poll_s` seconds. While the store has no token, every caller on this machine may do
-    everything. If `startup_token` is set, these callers must send it.
+    `body_values_max` values; a list or an object counts as five, a key as two. Each token, or each address without a
+    token, may send `requests_burst` requests at once, and `requests_per_s` per second after that. At most `streams_max`
+    streams may be open at once, at most `token_streams_max` of them for one token. A stream ends after `stream_s_max`
+    seconds, and looks for changes every `poll_s` seconds. While the store has no token, every caller on this machine
+    may do everything. If `startup_token` is set, these callers must send it.
 
     `trusted_proxies` are addresses and networks of reverse proxies. Failed sign-ins are counted for the address that
     the X-Forwarded-For header of a trusted proxy names. By default no proxy is trusted. Every `check_s` seconds a
