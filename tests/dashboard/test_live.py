@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from perdure import Client, Engine
 from perdure.dashboard import dashboard
+from perdure.graph import Graph, assign
 from perdure.http import serving
 from perdure.ports import Store
 from perdure.storage import open_store
@@ -110,6 +112,25 @@ async def test_a_page_of_nothing_has_no_stream(make_store: Callable[[], Store]) 
     async with served(make_store) as (_, http):
         assert (await http.get("/ui/runs/nobody", headers=STREAM)).status_code == 404
         assert (await http.get("/ui/nothing", headers=STREAM)).status_code == 404
+
+
+async def test_a_graph_that_is_too_large_for_a_picture_still_shows_its_tokens(make_store: Callable[[], Store]) -> None:
+    dense: Graph[Any, Any] = Graph("dense")
+    for n in range(60):
+        dense.node(f"n{n}", assign({}))
+    for source, target in combinations(range(60), 2):
+        dense.edge(f"n{source}", f"n{target}", when=None if target == source + 1 else "input.x == 1")
+    async with (
+        Engine(make_store(), workflows=[dense], poll_s=0.05) as engine,
+        serving(engine, port=0, pages=dashboard()) as url,
+        httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http,
+    ):
+        await engine.run(dense({"x": 2}), id="d-1")
+        shown = (await http.get("/ui/runs/d-1")).text
+        assert "There is no picture: this graph is too large for a picture" in shown
+        assert "<svg" not in shown.partition('id="graph"')[2].partition("</section>")[0]
+        assert 'id="h-tokens"' in shown
+        assert "<td>n59</td>" in shown
 
 
 async def test_files_are_kept_by_browsers_as_long_as_they_are_the_same(make_store: Callable[[], Store]) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from perdure.dashboard import dashboard
+from perdure.dashboard import dashboard, renderer
 from perdure.dashboard.gate import safe_target
 from perdure.http import make_token, revoke_token
 from perdure.http.tokens import Scope
@@ -63,6 +65,38 @@ async def test_without_a_session_there_is_only_the_page_to_sign_in(make_store: C
         assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
         assert "perdure_root_wrong" not in wrong.text
         assert found.client.engines.stats.ops == ops
+
+
+STATIC = Path(renderer.__file__).parent
+
+
+async def test_no_page_is_shown_in_a_frame_or_loads_anything_from_elsewhere(make_store: Callable[[], Store]) -> None:
+    async with guarded(make_store) as (found, browser):
+        await sign_in(found, browser, "ann", "admin")
+        for path in (
+            "/ui",
+            "/ui/runs",
+            "/ui/runs/none",
+            "/ui/sign-in",
+            "/ui/none",
+            "/ui/static/style.css",
+            "/health/live",
+        ):
+            answer = await browser.get(path)
+            assert answer.headers["x-frame-options"] == "DENY", path
+            assert answer.headers["x-content-type-options"] == "nosniff", path
+            if answer.headers["content-type"].startswith("text/html"):
+                rules = dict(
+                    rule.strip().split(" ", 1) for rule in answer.headers["content-security-policy"].split(";")
+                )
+                assert (rules["default-src"], rules["frame-ancestors"], rules["base-uri"]) == ("'none'",) * 3, path
+                assert {source for rule in rules.values() for source in rule.split()} <= {"'none'", "'self'", "data:"}
+    loaded = re.compile(
+        r"""(?:src|href|action)=["']?(?:https?:)?//|url\(["']?(?:https?:)?//|@import|from ["']https?:"""
+    )
+    files = [file for kind in ("templates", "static") for file in (STATIC / kind).rglob("*") if file.is_file()]
+    assert len(files) > 20
+    assert [(file.name, loaded.findall(file.read_text())) for file in files if loaded.search(file.read_text())] == []
 
 
 async def test_guessing_is_slow(make_store: Callable[[], Store]) -> None:

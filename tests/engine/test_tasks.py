@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -39,8 +40,10 @@ from perdure.errors import (
     TaskNotFound,
     UnstorableValue,
 )
+from perdure.storage.memory import MemoryStore
 from perdure.testing import Environment, run_with_crashes
 from perdure.testing.environment import StoreSource
+from perdure.values.schemas import misfit
 
 HOUR = timedelta(hours=1)
 
@@ -115,6 +118,30 @@ async def test_an_answer_that_does_not_fit_is_refused_with_the_path_and_the_task
         assert (await env.engine.tasks.get(one.id)).status == "open"
         await env.engine.tasks.answer(one.id, Approval(ok=False))
         assert await run.result() == "o-1 False 0"
+
+
+async def test_a_long_check_of_an_answer_runs_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[tuple[int, bool]] = []
+
+    def watched(value: Any, schema: Any, *steps_max: int) -> Any:
+        checked.append((len(value), threading.current_thread() is threading.main_thread()))
+        return misfit(value, schema, *steps_max)
+
+    monkeypatch.setattr("perdure.api.tasks.misfit", watched)
+
+    @workflow
+    async def asks_for_numbers() -> int:
+        first = await task(queue="q", schema=list[int])
+        return len(first) + len(await task(queue="q", schema=list[int]))
+
+    async with Engine(MemoryStore(), workflows=[asks_for_numbers], poll_s=None) as engine:
+        run = await engine.start(asks_for_numbers())
+        for numbers in ([1] * 10, [1] * 20_000):
+            while not (found := await engine.tasks.list(queue="q", status="open")):
+                await asyncio.sleep(0)
+            await engine.tasks.answer(found[0].id, numbers)
+        assert await run.result() == 20_010
+    assert checked == [(10, True), (20_000, True), (20_000, False)], "the loop gives up after a bounded number of steps"
 
 
 async def test_a_second_answer_is_refused(source: StoreSource) -> None:

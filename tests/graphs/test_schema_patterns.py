@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from perdure import Engine
-from perdure.errors import InvalidDefinition, UnstorableValue
+from perdure.errors import InvalidArguments, InvalidDefinition, UnstorableValue
 from perdure.graph import Graph
 from perdure.models.graphs.schemas import type_of
+from perdure.values import patterns
 from perdure.values.json import Reader
 from perdure.values.pattern_syntax import Chars, parse
-from perdure.values.patterns import STATES_MAX, Pattern, PatternFailed, Search, Searches, is_among
+from perdure.values.patterns import STATES_MAX, Pattern, PatternFailed, Search, Searches, automaton, is_among
+from perdure.values.schemas import schema_of
 
 TEXT = """
 graph: schema_patterns.asks
@@ -112,3 +115,34 @@ def test_the_texts_of_one_value_share_a_budget() -> None:
         reader.read(json.dumps([f"{'a' * 300}{number}" for number in range(1_000)]), "it")
     reader = Reader(type_of({"type": "array", "items": {"type": "string", "pattern": "^a*c$"}}, "it"), "it")
     assert reader.read(json.dumps(texts * 1_000), "it") == texts * 1_000  # Characters are free.
+
+
+def test_the_patterns_of_one_schema_share_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are compiled without a break, and a record that a graph reads may have thousands of them."""
+    compiled: list[str] = []
+
+    def counted(source: str) -> Pattern:
+        compiled.append(source)
+        return automaton(source)
+
+    monkeypatch.setattr(patterns, "automaton", counted)
+
+    def schema(number: int, states: int) -> dict[str, Any]:
+        texts = {f"p{n}": {"type": "string", "pattern": f"(a?){{{states}}}{n}"} for n in range(number)}
+        return {"type": "object", "properties": texts}
+
+    ways: list[tuple[Callable[[dict[str, Any]], Any], type[Exception]]] = [
+        (schema_of, InvalidArguments),
+        (lambda given: type_of(given, "it"), InvalidDefinition),
+    ]
+    for check, error in ways:
+        compiled.clear()
+        with pytest.raises(error, match="at most 20,000 states together"):
+            check(schema(5_000, 400))
+        assert len(compiled) < 60
+        check(schema(400, 10))
+        check({"type": "array", "items": schema(1, 400), "$defs": schema(1, 400)["properties"]})
+    compiled.clear()
+    same = {f"p{n}": {"type": "string", "pattern": "(a?){400}"} for n in range(1_000)}
+    schema_of({"type": "object", "properties": same})  # A pattern counts once.
+    assert compiled == ["(a?){400}"]

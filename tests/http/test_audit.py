@@ -111,6 +111,33 @@ async def test_many_runs_come_in_pages_each_row_once_and_in_order(
             client.audit.export(since=datetime(2026, 1, 1))  # noqa: DTZ001 - it has no zone
 
 
+async def test_many_records_and_tokens_come_in_pages_each_version_once_and_in_order(
+    make_any_store: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With every size of a page, so that pages end between versions, names and kinds."""
+    async with Client(make_any_store(), poll_s=None) as client:
+        for version in (1, 2, 3):
+            for kind, name in (("b", "x"), ("a", "y"), ("a", "x"), ("b", "y")):
+                await client.records.put(kind, name, {"version": version}, actor=f"v{version}")
+        for name in ("t-2", "t-1"):
+            await make_token(client, name, "read", actor="ann")
+            await rotate_token(client, name, actor="bob")
+            await revoke_token(client, name, actor="eve")
+        records = [(kind, name, version, f"v{version}") for kind in "ab" for name in "xy" for version in (1, 2, 3)]
+        changes = ((1, "created", "ann"), (2, "rotated", "bob"), (3, "revoked", "eve"))
+        tokens = [(name, *change) for name in ("t-1", "t-2") for change in changes]
+        for size in range(1, 14):
+            monkeypatch.setattr(audit, "_VERSIONS", size)
+            found = [line async for line in client.audit.export()]
+            assert [
+                (one.kind, one.name, one.version, one.actor) for one in found if isinstance(one, audit.RecordChange)
+            ] == records
+            assert [
+                (one.name, one.version, one.change, one.actor) for one in found if isinstance(one, audit.TokenChange)
+            ] == tokens
+            assert found[-1] == audit.End(lines=len(records) + len(tokens))
+
+
 async def test_a_hold_that_left_the_time_of_the_run_as_it_was_is_not_passed_over(
     make_any_store: Callable[[], Store],
 ) -> None:

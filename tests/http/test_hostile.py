@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -17,7 +18,15 @@ from perdure import Client, workflow
 from perdure.dashboard import dashboard
 from perdure.engine import AnyClient, Engine
 from perdure.http import create_app, make_token, serving
+from perdure.http.bodies import has_too_many_values
 from perdure.storage.memory import MemoryStore
+from perdure.values.canonical import canonical, digest
+from tests.http.site import places
+
+
+@workflow(name="hostile.takes")
+async def takes(x: Any) -> None: ...
+
 
 DIGITS = b"9" * 5_000
 JSON = b"content-type: application/json\r\n"
@@ -70,7 +79,8 @@ async def answer(url: str, sent: bytes) -> tuple[int, bytes]:
         (request(b"POST /api/v1/runs", JSON, b'{"workflow": "x", "input": {"a": ' + DIGITS + b"}}"), 400),
         (request(b"POST /api/v1/runs", JSON, b'{"workflow": "\xff"}'), 400),
         (request(b"POST /api/v1/runs", JSON, b"\xff\xfe"), 400),
-        (request(b"POST /api/v1/runs", JSON, b"[" * 100_000), 400),
+        (request(b"POST /api/v1/runs", JSON, b"[" * 5_000), 400),
+        (request(b"POST /api/v1/runs", JSON, b"[" * 100_000), 413),
         (request(b"POST /api/v1/runs", JSON, b'{"workflow": "\\ud800"}'), 400),
         (request(b"POST /api/v1/runs", JSON + b"idempotency-key: \xff\r\n", b'{"workflow": "x"}'), 404),
         (request(b"POST /api/v1/tasks:claim", JSON, b'{"queue": "q", "worker": "w", "lease_s": 1e308}'), 400),
@@ -113,6 +123,88 @@ async def test_a_key_that_is_there_twice_is_refused(body: bytes) -> None:
         status, told = await answer(url, request(b"POST /api/v1/runs", JSON, body))
     assert status == 400
     assert b"twice in one object" in told
+
+
+def body_of(value: bytes) -> bytes:
+    return b'{"workflow": "hostile.takes", "id": "1", "input": {"x": [' + value + b"]}}"
+
+
+MANY = {
+    "lists": b",".join([b"[]"] * 20_001),
+    "a large body of lists": b",".join([b"[]"] * 1_390_000),
+    "objects": b",".join([b"{}"] * 20_001),
+    "keys": b"{" + b",".join(b'"%d":1' % n for n in range(33_400)) + b"}",
+    "numbers": b",".join([b"1"] * 100_001),
+    "texts": b",".join([b'"a"'] * 100_001),
+    "lists after a text with quotes": rb'"\\\"\\",' + b",".join([b"[]"] * 20_001),
+    "values before a mistake": b",".join([b"[]"] * 20_001) + b"\\",
+    "texts that do not end": b'"' * 400_001,
+}
+
+
+@pytest.mark.parametrize("value", MANY.values(), ids=MANY)
+async def test_a_body_has_so_many_values(value: bytes) -> None:
+    """A decoder stops the event loop until it has decoded all of them, also in a thread."""
+    async with site() as url:
+        status, told = await answer(url, request(b"POST /api/v1/runs", JSON, body_of(value)))
+        assert status == 413
+        assert b"100,000 values" in told
+        form = urlencode({"workflow": "hostile.takes", "input": body_of(value)[:900_000]}).encode()
+        status, told = await answer(url, request(b"POST /ui/definitions", FORM, form))
+        assert status == 422, told
+        assert b"100,000 values" in told
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b",".join([b"[]"] * 16_000),
+        b"{" + b",".join(b'"%d":1' % n for n in range(33_000)) + b"}",
+        b",".join([b"1"] * 99_000),
+        b'"' + b"[,{" * 500_000 + b'"',
+        rb'"\"' + b"[,{" * 500_000 + rb'\\"',
+        b'"' + rb"\"" * 500_000 + b'"',
+        b'"' + rb"\\" * 500_000 + b'"',
+    ],
+    ids=["lists", "keys", "numbers", "a text", "a text with a quote", "a text of quotes", "a text of backslashes"],
+)
+async def test_large_texts_and_lists_of_some_thousand_values_are_accepted(value: bytes) -> None:
+    async with site(Engine(MemoryStore(), workflows=[takes])) as url:
+        assert (await answer(url, request(b"POST /api/v1/runs", JSON, body_of(value))))[0] == 201
+    assert not has_too_many_values(body_of(value))
+
+
+async def test_inputs_are_compared_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start with an id that is taken compares the input with that of the run: in no single call, and slowly."""
+    compared: list[threading.Thread] = []
+
+    def watched(value: Any, *, instants: bool = True) -> str:
+        compared.append(threading.current_thread())
+        return digest(value, instants=instants)
+
+    monkeypatch.setattr("perdure.models.functions.identity.digest", watched)
+    async with site(Engine(MemoryStore(), workflows=[takes])) as url:
+        for value, status in ((b"1", 201), (b"1.0", 201), (b"2", 409)):
+            large = body_of(value + b", 1" * 90_000)
+            assert (await answer(url, request(b"POST /api/v1/runs", JSON, large)))[0] == status
+    assert compared
+    assert threading.main_thread() not in compared
+
+
+async def test_messages_are_compared_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[threading.Thread] = []
+
+    def watched(value: Any) -> bytes:
+        compared.append(threading.current_thread())
+        return canonical(value)
+
+    monkeypatch.setattr("perdure.api.emissions.canonical", watched)
+    async with site(Engine(MemoryStore(), workflows=[places])) as url:
+        for value, status in ((b"1", 201), (b"1.0", 201), (b"2", 409)):
+            body = b'{"id": "1", "message": {"x": [' + value + b", 1" * 90_000 + b"]}}"
+            assert (await answer(url, request(b"POST /api/v1/topics/orders/messages", JSON, body)))[0] == status
+    assert compared
+    assert threading.main_thread() not in compared
 
 
 @pytest.mark.parametrize("path", [b"//ui/sign-in", b"//ui/runs", b"/ui//runs", b"/api//v1/runs", b"//api/v1/runs"])

@@ -268,6 +268,16 @@ async def put_sessions(client: AnyClient, count: int, *, until: int) -> None:
     assert all(await client.session.coordinator.submit_batch(put))
 
 
+async def test_a_session_lasts_twelve_hours(make_store: MakeStore) -> None:
+    async with opened(make_store) as (client, clock):
+        session = await open_session(client, await make_token(client, "ann", "read"))
+        clock.on = timedelta(hours=12) - timedelta(minutes=1)
+        assert await find_session(client, session) is not None
+        clock.on = timedelta(hours=12)
+        assert await find_session(client, session) is None
+    assert access.STARTUP_SESSION_S == 12 * 3600
+
+
 async def test_ten_thousand_sessions_that_are_over_go_a_bounded_number_at_a_time(make_store: MakeStore) -> None:
     async with Engine(make_store(), workflows=[], poll_s=None) as engine:
         store, now = engine.session.store, engine.credentials.now()

@@ -133,6 +133,23 @@ async def test_a_request_that_makes_no_sense_is_refused(
         assert told(await here.http.get("/topics")) == [{"topic": "orders", "handlers": ["places"]}]
 
 
+async def test_a_run_that_is_no_handlers_cannot_be_completed_and_it_is_said_why(make_store: MakeStore) -> None:
+    async with site(make_store) as here:
+        await here.start("sleeps", "s-1")
+        await here.start("greeting", "g-1", name="ann")
+        for path, body in (("complete", {}), ("fail", {"reason": "no"}), ("complete-rollback", {})):
+            for run_id, what in (("s-1", "the workflow 'sleeps'"), ("g-1", "the graph 'greeting'")):
+                answer = await here.http.post(f"/runs/{run_id}/{path}", json=body)
+                assert refused(answer, 422, "misuse") == {"run_id": run_id}
+                assert f"is a run of {what} and handles no message" in answer.json()["detail"]
+                assert "cancel() ends it" in answer.json()["detail"]
+        refused(await here.http.get("/runs/s-1/message"), 422, "misuse")
+        emitted = told(await here.http.post("/topics/orders/messages", json={"message": {}}), 201)
+        answer = await here.http.post(f"/runs/{emitted['id']}/complete", json={})
+        refused(answer, 404, "run_not_found")
+        assert "the id of a root emission" in answer.json()["detail"]
+
+
 async def test_reading_is_not_enough_to_change_something(make_store: MakeStore) -> None:
     async with site(make_store) as here:
         reader = await here.token("reader", "read")

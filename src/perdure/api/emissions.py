@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -28,6 +29,8 @@ from perdure.values.arguments import Duration
 from perdure.values.canonical import canonical
 from perdure.values.checks import checked_remark, checked_tags, checked_text
 from perdure.values.json import bytes_of
+
+_AT_ONCE_CHARS: Final = 4 * 1024  # Longer messages are compared in a thread.
 
 
 @one_call
@@ -209,7 +212,7 @@ async def _known_root(
             f"message {known.message_id!r} was emitted on topic {message.topic!r}, not on {topic.name!r}",
             run_id=known.scope,
         )
-    if payload is not None and not _is_same(topic, session.codec.decode(message.payload), payload):
+    if payload is not None and not await _is_same(topic, session.codec.decode(message.payload), payload):
         raise RunExists(
             f"message {known.message_id!r} was emitted on topic {topic.name!r} with another content: nothing was "
             "emitted. Use another id",
@@ -219,14 +222,28 @@ async def _known_root(
     return RootHandle(session, known.scope, known.message_id, run_ids)
 
 
-def _is_same(topic: Topic[Any], stored: str, payload: str) -> bool:
+async def _is_same(topic: Topic[Any], stored: str, payload: str) -> bool:
     """Whether two messages are equal, as JSON or as the topic reads them. A suppressed message has no content."""
-    if stored == "null" or canonical(msgspec.json.decode(stored)) == canonical(msgspec.json.decode(payload)):
+    if stored in ("null", payload):
+        return True
+    is_large = max(len(stored), len(payload)) > _AT_ONCE_CHARS
+    if await _are_equal(msgspec.json.decode(stored), msgspec.json.decode(payload), is_large=is_large):
         return True
     try:
-        return canonical(topic.read(stored)) == canonical(topic.read(payload))
+        values = topic.read(stored), topic.read(payload)
     except UnstorableValue:
         return False
+    return await _are_equal(*values, is_large=is_large)
+
+
+async def _are_equal(one: Any, other: Any, *, is_large: bool) -> bool:
+    if is_large:
+        return await asyncio.to_thread(_have_one_form, one, other)
+    return _have_one_form(one, other)
+
+
+def _have_one_form(one: Any, other: Any) -> bool:
+    return canonical(one) == canonical(other)
 
 
 __all__ = ["emit_root", "suppress_emission"]

@@ -13,6 +13,7 @@ from perdure.errors import (
     CommitRefused,
     EngineBug,
     InvalidTransition,
+    Misuse,
     RunFinished,
     RunNotFound,
 )
@@ -53,11 +54,22 @@ async def root_rows(session: Session, id: str) -> StoredScopes:
 
 
 async def run_rows(session: Session, run_id: str) -> StoredScopes:
-    """Return the rows of one operation's run. Raises RunNotFound."""
+    """Return the rows of one operation's run. Raises RunNotFound. Raises Misuse if the run is not a handler's."""
     found = await root_rows(session, checked_text(run_id, "a run's id"))
-    if run_id not in found.runs:
-        raise RunNotFound(run_id)
-    return found
+    if run_id in found.runs:
+        return found
+    if (stored := (await session.caller_store.load([run_id])).get(run_id)) is not None:
+        run = stored.run
+        kind = "graph" if run.known_model == "graph" else "workflow"
+        raise Misuse(
+            f"run {run_id!r} is a run of the {kind} {run.workflow!r} and handles no message: its own code gives its "
+            "result, and cancel() ends it. `runs.list(workflow=…)` with the name of a handler lists runs that you can "
+            "complete",
+            run_id=run_id,
+        )
+    if found.messages:
+        raise RunNotFound(run_id, "this is the id of a root emission: name one of the runs that handle its message")
+    raise RunNotFound(run_id)
 
 
 async def read_rows(session: Session, rows: ScopeRows) -> StoredScopes:

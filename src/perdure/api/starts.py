@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from perdure.api.connections import insert, insert_async
 from perdure.api.run_changes import deadline_at
@@ -17,7 +18,7 @@ from perdure.kernel.rules.starts import Started
 from perdure.kernel.runs import Run
 from perdure.models.functions.catalogue import Catalogue
 from perdure.models.functions.define import RunCall, Workflow
-from perdure.models.functions.identity import check_same
+from perdure.models.functions.identity import same_start
 from perdure.ports import Insertion, Taken, TakenRun
 from perdure.session import Session
 from perdure.values.arguments import Duration
@@ -26,6 +27,7 @@ from perdure.values.checks import checked_remark, checked_tags, checked_text
 from perdure.values.json import Reader, to_text
 
 R = TypeVar("R")
+_AT_ONCE_CHARS: Final = 4 * 1024  # Longer inputs are compared in a thread.
 
 
 class PreparedStart(Generic[R]):
@@ -68,7 +70,11 @@ class PreparedStart(Generic[R]):
         session = self._session
         if not started.created:
             stored = (await session.caller_store.get([started.run.id]))[started.run.id]
-            self._check_same(stored.run, stored.input)
+            check = self._check_same(stored.run, stored.input)
+            if max(len(stored.input), len(self._input)) > _AT_ONCE_CHARS:
+                await asyncio.to_thread(check)
+            else:
+                check()
         return RunHandle(session, started.run.id, self._reader)
 
     def _insertion(self) -> Insertion:
@@ -77,11 +83,12 @@ class PreparedStart(Generic[R]):
 
     def _inserted(self, taken: Taken) -> RunHandle[R]:
         if isinstance(taken, TakenRun):
-            self._check_same(taken, taken.input)
+            self._check_same(taken, taken.input)()
         return RunHandle(self._session, self.op.run_id, self._reader, in_transaction=True)
 
-    def _check_same(self, run: Run | TakenRun, stored: str) -> None:
-        check_same(run, self._session.codec.decode(stored), self.op.workflow, self._input, self._workflow)
+    def _check_same(self, run: Run | TakenRun, stored: str) -> Callable[[], None]:
+        """Return a function that raises RunExists if the run was started with other arguments."""
+        return same_start(run, self._session.codec.decode(stored), self.op.workflow, self._input, self._workflow)
 
 
 @one_call

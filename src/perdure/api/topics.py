@@ -143,7 +143,8 @@ class Topics:
     # Handlers that are people or other systems.
 
     async def message(self, id: str) -> Any:
-        """Return the message that the run of a handler has to handle. Raises RunNotFound."""
+        """Return the message that a handler's run handles. Raises RunNotFound. Raises Misuse if the run is not a
+        handler's."""
         found = await run_rows(self._session, id)
         message_id = found.runs[id].message_id
         return msgspec.json.decode(next(one.payload for one in found.messages if one.id == message_id))
@@ -152,8 +153,8 @@ class Topics:
         """Complete the run of a handler that is a person or another system. `values` are the handler's return values,
         by name.
 
-        Raises RunNotFound, RunFinished, UnstorableValue. Raises Misuse if an engine has taken the run, or if its
-        emitter rolls back.
+        Raises RunNotFound, RunFinished, UnstorableValue. Raises Misuse if the run is not a handler's, if an engine has
+        taken the run, or if its emitter rolls back.
         """
         checked_remark("", actor)
         payload_max = self._session.limits.payload_bytes_max

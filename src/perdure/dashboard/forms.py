@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from perdure.dashboard.page import Form, Wrong
+from perdure.http.bodies import VALUES_MAX, has_too_many_values
 
 Kind = Literal["text", "long", "number", "integer", "boolean", "choice", "date", "datetime", "group", "json"]
 ROOT: Final = "value"
@@ -172,12 +173,22 @@ def _value(field: Field, form: Form) -> Any:
         case "boolean":
             return text == "true"
         case "choice" | "json":
-            try:
-                return msgspec.json.decode(text)
-            except msgspec.DecodeError as error:
-                raise Wrong(f"{field.label}: this is not JSON: {error}") from error
+            return json_of(text, f"{field.label}: this")
         case _:
             return text
+
+
+def json_of(text: str, what: str) -> Any:
+    """Return a JSON value that somebody has typed, or None if the field is empty. Raises Wrong."""
+    if not text.strip():
+        return None
+    try:
+        body = text.encode()
+        if has_too_many_values(body):
+            raise Wrong(f"{what} has more than {VALUES_MAX:,} values; a list or an object counts as five")
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise Wrong(f"{what} is not JSON: {error}") from error
 
 
 def _texts(field: Field, form: Form) -> list[str]:
@@ -204,4 +215,4 @@ def _number(field: Field, text: str) -> int | float:
         raise Wrong(f"{field.label}: {text!r:.40} is not a number") from None
 
 
-__all__ = ["Field", "field_of", "value_of"]
+__all__ = ["Field", "field_of", "json_of", "value_of"]

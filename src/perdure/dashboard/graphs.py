@@ -21,9 +21,11 @@ _STYLE: Final = re.compile(r"<style>.*?</style>", re.DOTALL)
 
 
 class Drawn(Struct, frozen=True, kw_only=True):
-    """A picture of a run, and its tokens. The live tokens come first, and then the tokens that ended last."""
+    """A picture of a run, and its tokens: first the live ones, then those that ended last. Without a picture,
+    `no_picture` says why there is none."""
 
-    picture: Markup
+    picture: Markup | None
+    no_picture: str
     tokens: list[GraphToken]
     total: int
     living: int
@@ -41,18 +43,24 @@ class Graphs:
 
     async def drawn(self, client: AnyClient, run: RunView) -> Drawn | None:
         """Return a picture of a run with its tokens. Return None if the run is not a run of a graph, or if no
-        definition fits the run. The definition with which the run was started or last retried is tried first.
-        """
+        definition fits it. The definition that the run was started or last retried with is tried first. A graph that is
+        too large for a picture still has its tokens."""
         for graph in (None, self._known.get((run.workflow, run.workflow_version))):
             try:
                 tokens = await client.handle(run.id).tokens(graph=graph)
-                picture = await client.handle(run.id).drawing(graph=graph, tokens=tokens)
             except Misuse:
                 continue
+            picture, no_picture = None, ""
+            try:
+                picture = for_page(await client.handle(run.id).drawing(graph=graph, tokens=tokens))
+            except Misuse as error:
+                no_picture = str(error)
             living = [token for token in tokens.tokens if token.state not in _OVER]
             ended = [token for token in tokens.tokens if token.state in _OVER]
             rows = [*living, *ended[::-1]][:_TOKENS_MAX]
-            return Drawn(picture=for_page(picture), tokens=rows, total=tokens.tokens_total, living=len(living))
+            return Drawn(
+                picture=picture, no_picture=no_picture, tokens=rows, total=tokens.tokens_total, living=len(living)
+            )
         return None
 
     async def plain(self, workflow: str, version: str) -> Markup | None:

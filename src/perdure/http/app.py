@@ -23,6 +23,7 @@ from perdure.engine import AnyClient
 from perdure.errors import InvalidArguments
 from perdure.http.access import Access
 from perdure.http.addresses import Proxies
+from perdure.http.bodies import VALUES_MAX
 from perdure.http.bodies import checked as checked_body
 from perdure.http.measures import Measures
 from perdure.http.pages import Pages
@@ -84,6 +85,7 @@ def create_app(
     pages: Pages | None = None,
     origins: Iterable[str] = (),
     body_bytes_max: int = BODY_BYTES_MAX,
+    body_values_max: int = VALUES_MAX,
     requests_per_s: float = 100,
     requests_burst: int = 500,
     streams_max: int = 100,
@@ -99,13 +101,13 @@ def create_app(
     If you pass a client or an engine, it must stay open while the application serves. If you pass a store or its URL,
     the application opens a client of its own.
 
-    `pages` are served in addition to the API, for example the pages of `perdure.dashboard.dashboard()`. `origins` are
-    the origins of web pages that may call the API (CORS). By default there are none. Each token may send
-    `requests_burst` requests at once, and then `requests_per_s` requests per second. The same holds for each address
-    without a token. At most `streams_max` streams may be open at once. One token may have at most `token_streams_max`
-    of them. A stream ends after `stream_s_max` seconds. It looks for changes every `poll_s` seconds. As long as the
-    store has no token, every caller on this machine may do everything. If `startup_token` is set, these callers must
-    send it.
+    `pages` are served beside the API, such as those of `perdure.dashboard.dashboard()`. `origins` are the origins of
+    pages that may call the API (CORS); by default there are none. A JSON body has at most `body_bytes_max` bytes and
+    `body_values_max` values; a list or an object counts as five, a key as two. Each token, or each address without a
+    token, may send `requests_burst` requests at once, and `requests_per_s` per second after that. At most `streams_max`
+    streams may be open at once, at most `token_streams_max` of them for one token. A stream ends after `stream_s_max`
+    seconds, and looks for changes every `poll_s` seconds. While the store has no token, every caller on this machine
+    may do everything. If `startup_token` is set, these callers must send it.
 
     `trusted_proxies` are the addresses and networks of reverse proxies. Behind a trusted proxy, failed sign-ins are
     counted for the address in its X-Forwarded-For header. By default no proxy is trusted. Every `check_s` seconds a
@@ -113,6 +115,7 @@ def create_app(
     """
     bounds = {
         "body_bytes_max": body_bytes_max,
+        "body_values_max": body_values_max,
         "requests_per_s": requests_per_s,
         "requests_burst": requests_burst,
         "streams_max": streams_max,
@@ -129,7 +132,7 @@ def create_app(
         measures=Measures(),
         streams=Streams(streams_max, token_streams_max, stream_s_max, poll_s, check_s),
     )
-    inner = _routes(parts, pages, body_bytes_max, is_given=is_given)
+    inner = _routes(parts, pages, body_bytes_max, body_values_max, is_given=is_given)
     shield = Shield(
         inner,
         access=parts.access,
@@ -154,8 +157,10 @@ def _check(bounds: dict[str, float], startup_token: str | None) -> None:
         )
 
 
-def _routes(parts: _Parts, pages: Pages | None, body_bytes_max: int, *, is_given: bool) -> Litestar:
-    """Return the application without its shield: the routes, the pages, and the dependencies of their handlers."""
+def _routes(
+    parts: _Parts, pages: Pages | None, body_bytes_max: int, body_values_max: int, *, is_given: bool
+) -> Litestar:
+    """Return the application without its shield: routes, pages, and the dependencies of their handlers."""
 
     def lifespan(_app: Litestar) -> AbstractAsyncContextManager[None]:
         return _opened(parts.client, is_given=is_given)
@@ -171,7 +176,7 @@ def _routes(parts: _Parts, pages: Pages | None, body_bytes_max: int, *, is_given
         signature_types=[Access, Client, Measures, Streams],
         exception_handlers=HANDLERS,
         lifespan=[lifespan],
-        middleware=[_Named(pages, body_bytes_max)],
+        middleware=[_Named(pages, body_bytes_max, body_values_max)],
         request_max_body_size=body_bytes_max,
         logging_config=None,
         openapi_config=_document(),
@@ -224,15 +229,16 @@ class _Named:
     themselves.
     """
 
-    def __init__(self, pages: Pages | None, body_bytes_max: int) -> None:
+    def __init__(self, pages: Pages | None, body_bytes_max: int, body_values_max: int) -> None:
         self._pages = pages
         self._body_bytes_max = body_bytes_max
+        self._body_values_max = body_values_max
 
     def __call__(self, app: ASGIApp) -> ASGIApp:
         async def named(scope: Any, receive: Receive, send: Send) -> None:
             if scope["type"] == "http":
                 if self._is_json(scope):
-                    receive = await checked_body(receive, self._body_bytes_max)
+                    receive = await checked_body(receive, self._body_bytes_max, self._body_values_max)
                 scope["path"] = scope["path"].replace(SLASH, "%2F")
                 # This must be a new mapping, because the router uses the old mapping again for the next request to the
                 # same path.

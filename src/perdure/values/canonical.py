@@ -19,7 +19,9 @@ import msgspec
 
 from perdure.values.json import encode_value
 
-_WHOLE_MAX = 2**53  # A float cannot represent every integer beyond this.
+_WHOLE_MAX = 2**53  # Beyond this, a float cannot represent every integer.
+_AS_IS = frozenset({str, int, bool, type(None)})
+_AS_IS_WITH_FLOATS = _AS_IS | {float}
 
 
 def canonical(value: Any, *, numbers: bool = True) -> bytes:
@@ -64,6 +66,15 @@ class _Form(NamedTuple):
 
 
 def _plain(value: Any, form: _Form) -> Any:
+    kind = type(value)
+    as_is = _AS_IS if form.numbers else _AS_IS_WITH_FLOATS
+    if kind is list:  # The types of JSON come first, because there may be thousands of them.
+        return [one if type(one) in as_is else _plain(one, form) for one in value]
+    if kind is dict:
+        return {
+            key if type(key) is str else _key(key, form): one if type(one) in as_is else _plain(one, form)
+            for key, one in value.items()
+        }
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):

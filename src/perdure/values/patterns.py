@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 from perdure.values.pattern_syntax import Chars, Part, PatternFailed, parse
 
 STATES_MAX: Final = 1_000
+SCHEMA_STATES_MAX: Final = 20_000  # of all patterns in one schema: to compile them takes about 15 ms
 _STEPS_PER_STATE: Final = 6
 _CHARS_PER_STEP: Final = 2
 _ACCEPT: Final = 0
@@ -27,6 +28,26 @@ class Budget(Protocol):
     """The budget of steps of a search. `spend` raises an error if too few steps are left."""
 
     def spend(self, steps: int) -> None: ...
+
+
+class SchemaPatterns:
+    """The patterns of one schema. They share a bound on their states, because they are compiled without a break."""
+
+    __slots__ = ("_left", "_seen")
+
+    def __init__(self) -> None:
+        self._left = SCHEMA_STATES_MAX
+        self._seen: set[str] = set()
+
+    def add(self, source: str) -> None:
+        """Compile a pattern. Raises PatternFailed if it is no pattern, or if all patterns together have too many
+        states."""
+        if source in self._seen:
+            return
+        if self._left <= 0:
+            raise PatternFailed(f"the patterns of a schema have at most {SCHEMA_STATES_MAX:,} states together")
+        self._seen.add(source)
+        self._left -= len(automaton(source).onward)
 
 
 class Pattern:

@@ -18,7 +18,7 @@ import msgspec
 
 from perdure.errors import InvalidArguments
 from perdure.values.arguments import shown
-from perdure.values.patterns import PatternFailed, Search, automaton
+from perdure.values.patterns import PatternFailed, SchemaPatterns, Search, automaton
 
 Found = tuple[str, str]  # the path, and the problem there
 
@@ -56,7 +56,7 @@ def schema_of(wanted: Any) -> dict[str, Any]:
             schema = msgspec.json.schema(wanted)
         except (TypeError, RuntimeError, ValueError) as error:
             raise InvalidArguments(f"{shown(wanted)} has no JSON Schema: {_message(error)}") from error
-    for where, what in _unknown(schema, schema, "$"):
+    for where, what in _unknown(schema, schema, SchemaPatterns(), "$"):
         raise InvalidArguments(f"the schema cannot be used: at {where} {what}")
     return schema
 
@@ -87,7 +87,7 @@ def misfit(value: Any, schema: Mapping[str, Any], steps_max: int = _STEPS_MAX) -
 # Schemas
 
 
-def _unknown(schema: Any, root: Mapping[str, Any], at: str) -> Iterator[Found]:
+def _unknown(schema: Any, root: Mapping[str, Any], patterns: SchemaPatterns, at: str) -> Iterator[Found]:
     if isinstance(schema, bool):
         return
     if not isinstance(schema, Mapping):
@@ -100,19 +100,19 @@ def _unknown(schema: Any, root: Mapping[str, Any], at: str) -> Iterator[Found]:
         where = f"{at}.{word}"
         if word in ("anyOf", "oneOf", "allOf", "prefixItems") and isinstance(given, list) and given:
             for index, one in enumerate(given):
-                yield from _unknown(one, root, f"{where}[{index}]")
+                yield from _unknown(one, root, patterns, f"{where}[{index}]")
         elif word in ("properties", "patternProperties", "$defs", "definitions") and isinstance(given, Mapping):
             for name, one in given.items():
-                yield from _unknown(one, root, f"{where}.{name}")
+                yield from _unknown(one, root, patterns, f"{where}.{name}")
                 if word == "patternProperties":
-                    yield from _bad_pattern(name, where)
+                    yield from _bad_pattern(name, patterns, where)
         elif word in ("items", "additionalProperties", "propertyNames", "not"):
-            yield from _unknown(given, root, where)
+            yield from _unknown(given, root, patterns, where)
         elif word == "$ref":
             if not isinstance(given, str) or _target(given, root) is None:
                 yield where, f"{given!r:.80} leads nowhere; only parts of the same schema can be referred to"
         elif word == "pattern":
-            yield from _bad_pattern(given, where)
+            yield from _bad_pattern(given, patterns, where)
         elif word == "type":
             names = given if isinstance(given, list) else [given]
             if any(name not in _TYPES for name in names):
@@ -137,12 +137,12 @@ def _is_known(word: str, given: Any) -> bool:
     return word in _LIMITS and _is_number(given) and (word != "multipleOf" or given > 0)
 
 
-def _bad_pattern(pattern: Any, where: str) -> Iterator[Found]:
+def _bad_pattern(pattern: Any, patterns: SchemaPatterns, where: str) -> Iterator[Found]:
     if not isinstance(pattern, str):
         yield where, f"a pattern is a text, not {shown(pattern)}"
         return
     try:
-        automaton(pattern)
+        patterns.add(pattern)
     except PatternFailed as error:
         yield where, f"{pattern!r:.80} is no pattern in RE2's syntax: {error}"
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from perdure.dashboard.forms import json_of
 from perdure.dashboard.page import Action, Form, Page, Shown, Visit, Wrong
-from perdure.dashboard.pages.events import json_of
 from perdure.dashboard.renderer import url
 from perdure.errors import InvalidArguments, RunExists, UnknownWorkflow, UnstorableValue
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from perdure import Delivered, NamedEvent
+from perdure.dashboard.forms import json_of
 from perdure.dashboard.page import Action, Form, Page, Shown, Visit, Wrong
 from perdure.dashboard.renderer import url
 from perdure.errors import InvalidArguments, QueueFull, RunFinished, RunNotFound, UnstorableValue
@@ -39,16 +38,6 @@ async def send(visit: Visit, form: Form) -> str:
         raise Wrong(str(error)) from error
     said = "sent" if isinstance(sent, Delivered) else "queued"
     return url("runs", to, said=said) if to else url("events", said=said)
-
-
-def json_of(text: str, what: str) -> Any:
-    """Return the JSON value that somebody has typed. Return None if the field is empty. Raises Wrong."""
-    if not text.strip():
-        return None
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        raise Wrong(f"{what} is not JSON: {error}") from error
 
 
 page = Page(

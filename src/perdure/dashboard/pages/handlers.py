@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal
 
+from perdure.dashboard.forms import json_of
 from perdure.dashboard.page import Action, Form, Visit, Wrong
-from perdure.dashboard.pages.events import json_of
 from perdure.dashboard.renderer import url
 from perdure.errors import InvalidArguments, UnstorableValue
 from perdure.kernel.status import Status

@@ -9,8 +9,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from perdure.cooperation import Topic
+from perdure.dashboard.forms import json_of
 from perdure.dashboard.page import Action, Form, Page, Shown, Visit, Wrong
-from perdure.dashboard.pages.events import json_of
 from perdure.dashboard.renderer import url
 from perdure.engine import AnyClient
 from perdure.errors import InvalidArguments, UnstorableValue

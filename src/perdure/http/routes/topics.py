@@ -176,7 +176,7 @@ async def retire_handler(
     return TopicView(topic=topic, handlers=(await client.topics.handlers()).get(topic, []))
 
 
-@get("/runs/{run_id:str}/message", guards=[reads_run], responses=no(RunNotFound))
+@get("/runs/{run_id:str}/message", guards=[reads_run], responses=no(RunNotFound, Misuse))
 async def run_message(client: TheClient, run_id: Id) -> MessageView:
     """Return the message that the run of a handler has to handle."""
     return MessageView(run_id=run_id, message=await client.topics.message(run_id))

@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from perdure.errors import InvalidDefinition
 from perdure.models.graphs.cel.budget import STEPS_MAX
-from perdure.values.patterns import PatternFailed, Searches, SearchFailed, automaton
+from perdure.values.patterns import PatternFailed, SchemaPatterns, Searches, SearchFailed
 
 _BOUNDS: Final = {
     "minimum": "ge",
@@ -72,8 +72,7 @@ class _Patterned(type):
 
 
 def _text_type(pattern: str, chars_min: float, chars_max: float) -> Any:
-    """Return a type for texts that match a pattern. msgspec's own patterns use `re`, which can take forever."""
-    automaton(pattern)
+    """Return a type for texts that match a pattern. msgspec's own patterns use `re`, which can take for ever."""
 
     def model_validate(value: Any, searches: Searches | None = None) -> str:
         """Check a text and return it. Readers call this for types that msgspec does not know. Raises ValueError."""
@@ -97,6 +96,7 @@ class _Reading:
         self._definitions = definitions
         self._place = place
         self._open: list[str] = []
+        self._patterns = SchemaPatterns()
 
     def type_of(self, schema: Any, path: str) -> Any:
         if schema is True or schema == {}:
@@ -136,6 +136,7 @@ class _Reading:
 
     def _patterned(self, bounds: Mapping[str, Any], path: str) -> Any:
         try:
+            self._patterns.add(bounds["pattern"])
             return _text_type(bounds["pattern"], bounds.get("min_length", 0), bounds.get("max_length", math.inf))
         except (PatternFailed, TypeError) as error:
             raise self._wrong(path, f"{bounds['pattern']!r:.80} is no pattern in RE2's syntax: {error}") from None
