@@ -18,6 +18,7 @@ from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.cooperation import MessageEventRow
 from perdure.kernel.rows import Mail
 from perdure.ports import Store
+from perdure.session import Session
 from perdure.testing import Environment, StoreProxy, YieldPoints
 from perdure.testing.environment import StoreSource
 from tests.cooperation.shop import topic
@@ -302,9 +303,7 @@ async def test_what_has_ended_is_not_cancelled_and_nothing_is_written(source: St
         for id in (root.id, root.run_ids[0], nobody.id, "unknown"):
             assert not await env.engine.handle(id).cancel()
         for id in (root.id, nobody.id):
-            assert "CANCELLATION_REQUESTED" not in {
-                row.type for row in (await hierarchy_rows(env.engine.session, id)).events
-            }
+            assert "CANCELLATION_REQUESTED" not in await row_types(env.engine.session, id)
         assert gated.done == ["step 0"]
         await agree(env, gated.operation)
 
@@ -322,11 +321,7 @@ async def test_a_cancellation_that_the_end_was_faster_than(make_store: Callable[
             gated.gate.set()
             await held.reached()
             cancelling = asyncio.create_task(client.handle(emitted.id).cancel())
-            while not [
-                row
-                for row in (await hierarchy_rows(client.session, emitted.id)).events
-                if row.type == "CANCELLATION_REQUESTED"
-            ]:
+            while "CANCELLATION_REQUESTED" not in await row_types(client.session, emitted.id):
                 await asyncio.sleep(0)
         await env.engine.handle(emitted.run_ids[0]).result()
         assert not await passing(env, cancelling)
@@ -348,11 +343,37 @@ async def test_a_cancellation_that_is_decided_after_the_end(source: StoreSource,
             gated.gate.set()
             await root.finished()
         assert not await cancelling
-        if by == "run":
-            rows = (await hierarchy_rows(env.engine.session, root.id)).events
-            assert "CANCELLATION_REQUESTED" not in {row.type for row in rows}
+        assert "CANCELLATION_REQUESTED" not in await row_types(env.engine.session, root.id)
         assert gated.done == ["step 0"]
         await agree(env, gated.operation)
+
+
+@pytest.mark.parametrize("by", ["root", "run"])
+async def test_a_cancellation_whose_commit_comes_after_the_end(
+    make_store: Callable[[], Store], by: Literal["root", "run"]
+) -> None:
+    """It was decided before another engine committed the end."""
+    gated, points = Gated(steps=1), YieldPoints()
+    async with (
+        Environment([gated.operation], make_store, autojump_s=None, poll_s=1.0) as env,
+        Client(make_store(), clock=env.clock, poll_s=1.0, probe=points) as client,
+    ):
+        emitted = await client.emit(ROOT, {})
+        await passing(env, gated.at(0))
+        with points.hold("cancelscope.before_commit") as held:
+            id = emitted.id if by == "root" else emitted.run_ids[0]
+            cancelling = asyncio.create_task(client.handle(id).cancel())
+            await held.reached()
+            gated.gate.set()
+            await env.engine.handle(emitted.run_ids[0]).result()
+        assert not await passing(env, cancelling)
+        assert "CANCELLATION_REQUESTED" not in await row_types(client.session, emitted.id)
+        assert gated.done == ["step 0"]
+        await agree(env, gated.operation)
+
+
+async def row_types(session: Session, id: str) -> set[str]:
+    return {row.type for row in (await hierarchy_rows(session, id)).events}
 
 
 async def passing(env: Environment, work: Awaitable[Any]) -> Any:

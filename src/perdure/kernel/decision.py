@@ -37,7 +37,8 @@ class DecisionInput(Struct, frozen=True, gc=False):
     `stored` has the run's waits and events as they are stored. It is set if the mailbox may lack some of them. `task`
     is the task to be answered or released. `readiness` counts the notices of an operation's run, and has the children
     that it waits for. `record` and `token` are the newest versions of the record or token that an op adds a version to.
-    `handlers` are the handlers (topic, name) that are not retired."""
+    `handlers` are the handlers (topic, name) that are not retired. `concerned` are the runs that the notices of an op
+    are for."""
 
     mailbox: Mailbox = EMPTY
     has_code: bool = True
@@ -48,6 +49,7 @@ class DecisionInput(Struct, frozen=True, gc=False):
     record: Record | None = None
     token: StoredToken | None = None
     handlers: Collection[tuple[str, str]] = ()
+    concerned: tuple[Run, ...] = ()
 
 
 NO_INPUT = DecisionInput()
@@ -55,7 +57,8 @@ NO_INPUT = DecisionInput()
 
 class Decision(Struct, frozen=True, kw_only=True, gc=False):
     """A rule's decision about an op. `run` is the run's new state (None: unchanged). `row` says that its row must be
-    written, `guard` that its row must not have changed. `awake` is the state to write instead if the transaction finds
+    written, `guard` that its row must not have changed. `unchanged` are other runs whose rows must not have changed.
+    `awake` is the state to write instead if the transaction finds
     what the run waits for.
 
     `mailbox` and `readiness` are the run's new mailbox and readiness (None: unchanged). The engine keeps `readiness` if
@@ -66,6 +69,7 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     run: Run | None = None
     row: bool = False
     guard: bool = False
+    unchanged: tuple[Run, ...] = ()
     awake: Run | None = None
     mailbox: Mailbox | None = None
     readiness: Readiness | None = None

@@ -461,7 +461,7 @@ class Settle(Op, frozen=True, kw_only=True, gc=False):
 
 class CancelScope(Op, frozen=True, kw_only=True, gc=False):
     """Ask all runs of a lineage to give up. `run_id` is the last id of the lineage: the id of a run or of a root
-    emission. `notices` are for the root runs. Replies False and changes nothing if the run has ended.
+    emission. `notices` are for that run or the root runs. Replies False and changes nothing if all of them have ended.
 
     For a token, `run_id` is the id under which its cancellation is stored, and `members` is left as mail."""
 
