@@ -93,6 +93,8 @@ ON_POSTGRES = {
     "test_misused_scopes",
     "test_misfits",
     "test_local_hints",
+    "test_notices",
+    "test_operation_keys",
     "test_pieces",
     "test_forgetting",
     "test_functions",
