@@ -116,7 +116,9 @@ class Runtime:
         session.watch(self._recover_others, lambda: self._recovery.is_behind)
         if session.poll_s is not None:
             session.background(self._purge_regularly())
-            session.background(StandstillWatch(session.engine_store, session.clock, self.functions.awaiting).run())
+            outages = session.coordinator.stats.outages
+            standstills = StandstillWatch(session.engine_store, session.clock, self.functions.awaiting, outages)
+            session.background(standstills.run())
             self._block_watch = BlockWatch(session.limits.blocked_warn_s)
 
     def _assemble(self) -> None:
@@ -270,7 +272,7 @@ class Runtime:
         """Remove what has expired, and look for runs whose code no engine has."""
         session = self._session
         events, runs = Events(session), Runs(session)
-        outage, strandings = Outage("purge"), Strandings()
+        outage, strandings = Outage("purge", session.coordinator.stats.outages), Strandings()
         while True:
             await pause(session.clock, _PURGE_EVERY_S)
             try:

@@ -68,7 +68,7 @@ class Outage:
     """Requests of one kind that the store fails to answer. The first failure is logged and counted as an outage.
     Further failures are not, until a request succeeds. Used on the loop only."""
 
-    def __init__(self, request: str, counts: Counter[str] | None = None) -> None:
+    def __init__(self, request: str, counts: Counter[str]) -> None:
         self.failures = 0
         self._request = request
         self._counts = counts
@@ -79,8 +79,7 @@ class Outage:
         if self.failures > 1:
             log.debug("%s: %s", what, error)
             return
-        if self._counts is not None:
-            self._counts[self._request] += 1
+        self._counts[self._request] += 1
         log.warning("%s: %s. What to do: check the database and the way to it (perdure doctor)", what, error)
 
     def worked(self) -> None:

@@ -51,7 +51,7 @@ class Revival:
         self._slots = steps.slots
         self._answers = answers
         self._gate = gate
-        self._outage = Outage("runs")
+        self._outage = Outage("runs", parts.coordinator.stats.outages)
         self._loader = Loader(parts.store, parts.timers)
         self.waking: dict[str, asyncio.Future[Journal]] = {}
         self._replaying: dict[str, LiveRun] = {}  # those of `waking` whose journal has been read
