@@ -59,6 +59,7 @@ ON_POSTGRES = {
     "test_continue_as",
     "test_mail_crashes",
     "test_marks",
+    "test_mcp",
     "test_token_crashes",
     "test_undone_emissions",
     "test_control",
