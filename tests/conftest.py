@@ -71,6 +71,7 @@ ON_POSTGRES = {
     "test_artifact_ids",
     "test_behaviours",
     "test_bounds",
+    "test_branches",
     "test_graph_programs",
     "test_stored_definitions",
     "test_task_nodes",
