@@ -16,7 +16,7 @@ from perdure.api.deadlocks import StandstillWatch
 from perdure.api.events import Events
 from perdure.api.function_emissions import FunctionEmissions
 from perdure.api.obstacles import Strandings
-from perdure.api.records import Records
+from perdure.api.records import put_record
 from perdure.api.runs import Runs
 from perdure.api.stranded_runs import warn_of_missing_code
 from perdure.api.topics import announce_handlers
@@ -26,7 +26,7 @@ from perdure.coordinator.recovery import Recovery, RecoveryReport
 from perdure.coordinator.sweep import Answered, Sweeper
 from perdure.coordinator.timers import Timer, Timers, pause
 from perdure.coordinator.turns import in_turns
-from perdure.errors import DeadlineExceeded, EngineStopped, Fenced, PerdureError, StoreError
+from perdure.errors import DeadlineExceeded, EngineStopped, Fenced, PerdureError, StoreError, UnstorableValue
 from perdure.kernel import ops
 from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Examine, Finish, Notified, Proceed, Published, Rearm
 from perdure.kernel.runs import Run
@@ -48,6 +48,7 @@ from perdure.models.functions.records import Records as StepRecords
 from perdure.ports import LoadedRun
 from perdure.session import Session
 from perdure.values.failures import to_failure
+from perdure.values.json import PAYLOAD_MAX_BYTES
 
 log = logging.getLogger("perdure")
 
@@ -117,7 +118,9 @@ class Runtime:
         session.watch(self._recover_others, lambda: self._recovery.is_behind)
         if session.poll_s is not None:
             session.background(self._purge_regularly())
-            session.background(StandstillWatch(session.engine_store, session.clock, self.functions.awaiting).run())
+            outages = session.coordinator.stats.outages
+            standstills = StandstillWatch(session.engine_store, session.clock, self.functions.awaiting, outages)
+            session.background(standstills.run())
             self._block_watch = BlockWatch(session.limits.blocked_warn_s)
 
     def _assemble(self) -> None:
@@ -276,7 +279,7 @@ class Runtime:
         """Regularly remove expired rows, and log runs whose code no live engine has."""
         session = self._session
         events, runs = Events(session), Runs(session)
-        outage, strandings = Outage("purge"), Strandings()
+        outage, strandings = Outage("purge", session.coordinator.stats.outages), Strandings()
         while True:
             await pause(session.clock, _PURGE_EVERY_S)
             try:
@@ -326,20 +329,33 @@ class Runtime:
         return workflow
 
     async def _keep_definitions(self, workflows: Iterable[Workflow[Any, Any]]) -> None:
-        """Store the definitions of graphs, so that a run can be shown after its code has changed. A definition that is
-        already stored is not written again. If the store fails, the failure is logged, and the engine goes on. A run
-        whose definition is missing is shown with the definition in the code.
-        """
-        records = Records(self._session)
+        """Store the definitions of graphs, for runs that outlive their code. A definition that is stored already is not
+        written again.
+
+        If a definition cannot be stored, because the store fails or the definition is too large, that is logged and
+        does not end this engine: its runs are shown with the definition in the code. The limit for values binds a
+        definition only if it is above the default limit."""
+        bytes_max = max(self._session.limits.payload_bytes_max, PAYLOAD_MAX_BYTES)
         for workflow in workflows:
             if workflow.model == "graph" and (workflow.name, workflow.version) not in self._kept:
                 graph: Any = workflow
                 self._kept.add((workflow.name, workflow.version))
+                what = f"the definition of {workflow!r}"
                 try:
-                    await records.put("graph", graph.digest, graph.kept(), actor=_KEEPER)
+                    await put_record(
+                        self._session,
+                        "graph",
+                        graph.digest,
+                        graph.kept(),
+                        _KEEPER,
+                        what=what,
+                        bytes_max=bytes_max,
+                    )
                 except StoreError as error:
                     self._kept.discard((workflow.name, workflow.version))
-                    log.warning("the definition of %r is not kept, so its runs need its code: %s", workflow, error)
+                    log.warning("%s is not kept, so its runs need its code: %s", what, error)
+                except UnstorableValue as error:
+                    log.warning("%s is not kept, so its runs need its code: %s", what, error)
 
     # Effects.
 

@@ -18,6 +18,7 @@ from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.cooperation import MessageEventRow
 from perdure.kernel.rows import Mail
 from perdure.ports import Store
+from perdure.session import Session
 from perdure.testing import Environment, StoreProxy, YieldPoints
 from perdure.testing.environment import StoreSource
 from tests.cooperation.shop import topic
@@ -115,6 +116,53 @@ async def test_no_step_of_another_engine_begins_after_a_token_was_cancelled(make
         await agree(env, gated.operation)
 
 
+class Desk:
+    """The mail of an engine, which does not get it while the desk is closed."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self.letters = 0
+
+
+class Unread(StoreProxy):
+    def __init__(self, inner: Store, desk: Desk) -> None:
+        super().__init__(inner)
+        self._desk = desk
+
+    async def mail(self, engine_id: str, limit: int) -> list[Mail]:
+        letters = await self.inner.mail(engine_id, limit)
+        self._desk.letters = len(letters)
+        return [] if self._desk.is_closed else letters
+
+
+async def test_a_token_is_cancelled_once_the_other_engine_has_read_its_mail(make_store: Callable[[], Store]) -> None:
+    """Until then that engine begins steps. So the caller waits for the letter that comes after the notification."""
+    gated, desk = Gated(), Desk()
+    token = CancellationToken("evening")
+    async with (
+        Environment([gated.operation], lambda: Unread(make_store(), desk), autojump_s=None, poll_s=1.0) as env,
+        Client(make_store(), clock=env.clock, poll_s=1.0) as client,
+    ):
+        emitted = await client.emit(ROOT, {}, tokens=[token])
+        await passing(env, gated.at(0))
+        desk.is_closed = True
+        cancelling = asyncio.create_task(client.topics.cancel_token(token))
+        while not cancelling.done() and desk.letters < 2:
+            await env.advance(1)
+            await asyncio.wait({cancelling}, timeout=0.01)
+        if not cancelling.done():
+            desk.is_closed = False
+        assert await passing(env, cancelling)
+        gated.gate.set()
+        while env.engine.runtime.steps_running:
+            await asyncio.sleep(0.001)
+        desk.is_closed = False
+        with pytest.raises(ScopeFailed, match="cancelled"):
+            await passing(env, emitted.finished())
+        assert gated.done == ["step 0", "undo 0"]
+        await agree(env, gated.operation)
+
+
 async def test_no_step_of_a_run_here_begins_whose_parent_is_elsewhere(make_store: Callable[[], Store]) -> None:
     """The engine that is asked has the child, and hears of the cancellation from the engine of the parent, too."""
     root, child = Gated("root", ROOT, CHILD, steps=1), Gated("child", CHILD)
@@ -151,6 +199,50 @@ async def test_a_cancellation_that_meets_the_end(source: StoreSource) -> None:
             await root.finished()
         assert gated.done == ["step 0", "undo 0"]
         await agree(env, gated.operation)
+
+
+async def test_a_child_that_is_emitted_while_its_parent_is_read_again(source: StoreSource) -> None:
+    """One batch has the news of a handler, for which the parent's rows must be read again, then the cancellation, which
+    the parent therefore finds in its rows, and then the emission. The child begins before the rows are read."""
+    other, points = topic("other"), YieldPoints()
+    gated, begun, gate = Gated("child", CHILD, steps=1), asyncio.Event(), asyncio.Event()
+    gated.gate.set()
+    root, quick = Operation[Message]("root", ROOT), Operation[Message]("quick", other)
+
+    @root.step
+    async def first(scope: Scope, message: Message) -> None:
+        await scope.emit(other, {})
+
+    @root.step
+    async def second(scope: Scope, message: Message) -> None:
+        begun.set()
+        await gate.wait()
+        await scope.emit(CHILD, {})
+
+    @quick.step
+    async def works(scope: Scope, message: Message) -> None: ...
+
+    async with Environment([root, quick, gated.operation], source, probe=points) as env:
+        emitted = await env.engine.emit(ROOT, {})
+        await begun.wait()
+        with points.hold("notify.submit") as news:
+            registering = asyncio.create_task(env.engine.topics.register(other, "late"))
+            await news.reached()
+            with points.hold("batch.take") as held:
+                news.release()
+                await held.reached()
+                asked = asyncio.create_task(points.passed("cancelscope.submit"))
+                cancelling = asyncio.create_task(emitted.cancel())
+                await asked
+                gate.set()
+                while env.engine.runtime.steps_running:
+                    await asyncio.sleep(0)
+        await registering
+        assert await cancelling
+        with pytest.raises(ScopeFailed, match="cancelled"):
+            await emitted.finished()
+        assert gated.done == []
+        await agree(env, root, quick, gated.operation)
 
 
 async def test_a_step_that_waits_for_its_turn_never_begins(source: StoreSource) -> None:
@@ -211,9 +303,7 @@ async def test_what_has_ended_is_not_cancelled_and_nothing_is_written(source: St
         for id in (root.id, root.run_ids[0], nobody.id, "unknown"):
             assert not await env.engine.handle(id).cancel()
         for id in (root.id, nobody.id):
-            assert "CANCELLATION_REQUESTED" not in {
-                row.type for row in (await hierarchy_rows(env.engine.session, id)).events
-            }
+            assert "CANCELLATION_REQUESTED" not in await row_types(env.engine.session, id)
         assert gated.done == ["step 0"]
         await agree(env, gated.operation)
 
@@ -231,11 +321,7 @@ async def test_a_cancellation_that_the_end_was_faster_than(make_store: Callable[
             gated.gate.set()
             await held.reached()
             cancelling = asyncio.create_task(client.handle(emitted.id).cancel())
-            while not [
-                row
-                for row in (await hierarchy_rows(client.session, emitted.id)).events
-                if row.type == "CANCELLATION_REQUESTED"
-            ]:
+            while "CANCELLATION_REQUESTED" not in await row_types(client.session, emitted.id):
                 await asyncio.sleep(0)
         await env.engine.handle(emitted.run_ids[0]).result()
         assert not await passing(env, cancelling)
@@ -257,11 +343,37 @@ async def test_a_cancellation_that_is_decided_after_the_end(source: StoreSource,
             gated.gate.set()
             await root.finished()
         assert not await cancelling
-        if by == "run":
-            rows = (await hierarchy_rows(env.engine.session, root.id)).events
-            assert "CANCELLATION_REQUESTED" not in {row.type for row in rows}
+        assert "CANCELLATION_REQUESTED" not in await row_types(env.engine.session, root.id)
         assert gated.done == ["step 0"]
         await agree(env, gated.operation)
+
+
+@pytest.mark.parametrize("by", ["root", "run"])
+async def test_a_cancellation_whose_commit_comes_after_the_end(
+    make_store: Callable[[], Store], by: Literal["root", "run"]
+) -> None:
+    """It was decided before another engine committed the end."""
+    gated, points = Gated(steps=1), YieldPoints()
+    async with (
+        Environment([gated.operation], make_store, autojump_s=None, poll_s=1.0) as env,
+        Client(make_store(), clock=env.clock, poll_s=1.0, probe=points) as client,
+    ):
+        emitted = await client.emit(ROOT, {})
+        await passing(env, gated.at(0))
+        with points.hold("cancelscope.before_commit") as held:
+            id = emitted.id if by == "root" else emitted.run_ids[0]
+            cancelling = asyncio.create_task(client.handle(id).cancel())
+            await held.reached()
+            gated.gate.set()
+            await env.engine.handle(emitted.run_ids[0]).result()
+        assert not await passing(env, cancelling)
+        assert "CANCELLATION_REQUESTED" not in await row_types(client.session, emitted.id)
+        assert gated.done == ["step 0"]
+        await agree(env, gated.operation)
+
+
+async def row_types(session: Session, id: str) -> set[str]:
+    return {row.type for row in (await hierarchy_rows(session, id)).events}
 
 
 async def passing(env: Environment, work: Awaitable[Any]) -> Any:

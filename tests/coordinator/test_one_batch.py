@@ -245,6 +245,22 @@ async def test_an_event_that_wins_a_wait_in_the_batch_of_the_hop_waits_for_the_n
         assert await held(office, "s") == [("f", "1")]
 
 
+async def test_an_event_that_comes_after_the_hop_in_its_batch_wins_no_wait_of_the_life_before(opened: Opened) -> None:
+    async with opened() as office:
+        await office.do(office.wait("r", "1", for_event("r", "1", "a")))
+        await office.do(continue_anew(office, "r"), office.send("e", "a", "r"))
+        assert await held(office, "r") == [("e", None)]
+
+
+async def test_a_hop_takes_back_what_an_event_had_won_before(opened: Opened) -> None:
+    async with opened() as office:
+        await office.do(office.wait("r", "1", for_event("r", "1", "a")))
+        await office.do(office.send("e", "a", "r"))
+        assert await held(office, "r") == [("e", "1")]
+        await office.do(continue_anew(office, "r"))
+        assert await held(office, "r") == [("e", None)]
+
+
 async def test_a_hop_takes_back_what_an_older_event_has_won_in_its_batch(opened: Opened) -> None:
     async with opened() as office:
         await office.do(office.send("e", "a", "r"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 
 from perdure import Limits, NamedEvent, Retry, Workflow, receive, resource, step, workflow
-from perdure.cooperation import Operation, Scope, Topic
-from perdure.errors import RunCancelled, StoreBusy, StoreUnavailable
+from perdure.cooperation import Failure, Operation, Scope, Topic
+from perdure.errors import RunCancelled, ScopeFailed, StoreBusy, StoreUnavailable
+from perdure.kernel.cooperation import ScopeRows
 from perdure.ports import Offer, Store, WorkFound
 from perdure.testing import Environment, Fault, StoreProxy
 from perdure.testing.environment import StoreSource
@@ -148,6 +150,53 @@ async def test_a_child_that_is_held_names_its_parent(source: StoreSource, caplog
         await env.quiet()
         (held,) = lines(caplog, ", is held (")
         assert "of 'asks', a child of run p, is held (blocked)" in held
+
+
+def shop(*names: str) -> Operation[int]:
+    """An operation whose steps wait."""
+    place = Operation[int]("place", ORDERS)
+
+    async def invoke(scope: Scope, number: int) -> None:
+        gate = resource(Gate)
+        gate.begun.set()
+        await gate.wait()
+
+    for name in names:
+        place.step(name=name)(invoke)
+    return place
+
+
+async def test_a_run_of_an_operation_that_does_not_fit_its_code(
+    source: StoreSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever waits for the hierarchy learns which run is held, and why."""
+    gate = Gate()
+    gate.set()
+    before, after = shop("take", "sleeps", "ship"), shop("other", "ship")
+
+    @before.step(name="asks")
+    async def asks(scope: Scope, number: int) -> None:
+        scope.sleep(timedelta(hours=1))
+
+    async with Environment([before], source, autojump_s=None, resources={Gate: lambda: gate}) as env:
+        root = await env.engine.emit(ORDERS, 1, id="m")
+        await env.quiet()
+        await env.restart([after])
+        await env.advance(timedelta(hours=2))
+        await env.quiet()
+        waiting = asyncio.ensure_future((await env.engine.emit(ORDERS, 1, id="m")).finished())
+        await until(caplog, "is waited for")
+        (held,) = [line for line in lines(caplog, "is held (") if "is waited for" not in line]
+        (run_id,) = root.run_ids
+        assert f"run {run_id} of 'place'" in held
+        assert "is held (blocked)" in held
+        assert "What to do: start an engine with code that fits" in held
+        assert env.engine.engines.stats.holds == {"blocked": 1}
+        (waited,) = lines(caplog, "is waited for")
+        assert f"run {run_id} is waited for and does not go on: it is held (blocked)" in waited
+        assert "What to do" in waited
+        waiting.cancel()
+        await asyncio.wait({waiting})
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -302,6 +351,83 @@ async def test_a_step_that_the_store_failed_runs_again_and_that_is_no_attempt(
     assert len(trials.numbers) == 6
     (line,) = lines(caplog, "the store failed, so the step runs again")
     assert "step 'asks_engine' of run 'r'" in line
+
+
+@pytest.mark.parametrize("error", [StoreBusy("busy"), StoreUnavailable("away")])
+@pytest.mark.parametrize("where", ["step", "rollback", "answer"])
+async def test_code_of_an_operation_that_the_store_failed_runs_again_and_that_is_no_attempt(
+    source: StoreSource, caplog: pytest.LogCaptureFixture, error: Exception, where: str
+) -> None:
+    """It fails twice, and may fail once. Nothing is rolled back for that, and no rollback fails."""
+    failing, done = Counter[str]({where: 2}), list[str]()
+    place, ship = Operation[int]("place", ORDERS), Operation[int]("ship", SHIPPING)
+
+    def works(what: str) -> None:
+        if failing[what]:
+            failing[what] -= 1
+            raise error
+        done.append(what)
+
+    @place.step(retry=Retry.never())
+    async def takes(scope: Scope, number: int) -> None:
+        works("step")
+        await scope.emit(SHIPPING, 1)
+
+    @takes.rollback(retry=Retry.never())
+    async def undo(scope: Scope, number: int, cause: Failure) -> None:
+        works("rollback")
+
+    @takes.on_child_failure(retry=Retry.never())
+    async def answer(scope: Scope, number: int, failure: Failure, attempt: int) -> None:
+        works("answer")
+        raise ValueError("no other way")
+
+    @ship.step
+    async def ships(scope: Scope, number: int) -> None:
+        raise ValueError("no ship")
+
+    async with Environment([place, ship], source) as env:
+        root = await env.engine.emit(ORDERS, 1)
+        with pytest.raises(ScopeFailed, match="no other way"):
+            await root.finished()
+        assert await env.engine.handle(root.run_ids[0]).status() == "rolled_back"
+        await env.check()
+    assert done == ["step", "answer", "rollback"]
+    found = lines(caplog, "failed and is tried again")
+    assert len(found) == 2
+    assert all("What to do: check the database (perdure doctor)" in line for line in found)
+
+
+class Away(StoreProxy):
+    """Rows of operations cannot be read for a while."""
+
+    left = 0
+
+    async def scopes(self, ids: Sequence[str]) -> ScopeRows:
+        if Away.left:
+            Away.left -= 1
+            raise StoreBusy("the way is broken")
+        return await super().scopes(ids)
+
+
+async def test_runs_of_operations_that_cannot_be_read_are_one_line(
+    source: StoreSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "perdure")
+    gate = Gate()
+    place = shop("take", "ship")
+    async with Environment([place], source, watch=Away, resources={Gate: lambda: gate}) as env:
+        await env.engine.emit(ORDERS, 1, id="m")
+        await gate.begun.wait()
+        Away.left = 4
+        await env.restart()
+        gate.set()
+        await env.settle()
+        assert Away.left == 0
+        await (await env.engine.emit(ORDERS, 1, id="m")).finished()
+        assert env.engine.engines.stats.outages == {"runs of operations": 1}
+    assert len(lines(caplog, "could not be read and are tried again")) == 1
+    assert len(lines(caplog, "answers again (runs of operations), after 4 failures", logging.INFO)) == 1
 
 
 async def test_a_store_that_fails_under_a_step_does_not_outlast_the_time_for_all_attempts() -> None:

@@ -86,6 +86,17 @@ async def test_what_is_no_number_is_an_error(source: StoreSource, value: Any) ->
         assert "graph 'wrong', node 'note', value: a metric is a number" in str(failed.value.__cause__)
 
 
+@pytest.mark.parametrize("value", ["1.0 / 0.0", "0.0 / 0.0"])
+async def test_infinity_is_no_metric(source: StoreSource, value: str) -> None:
+    graph: Graph[Any, Any] = Graph("wrong")
+    graph.node("note", metric("x", value))
+    async with Environment([graph], source) as env:
+        with pytest.raises(RunFailed) as failed:
+            await env.engine.run(graph({}))
+        assert "graph 'wrong', node 'note', value: a metric is a number, not" in str(failed.value.__cause__)
+        assert await items(env, failed.value.run_id) == []
+
+
 def test_texts_and_pictures_have_it() -> None:
     graph = counting()
     assert Graph.parse(graph.dump()).fingerprint == graph.fingerprint

@@ -11,9 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure import Client, Engine, NamedEvent, Retry, publish, step, workflow
+from perdure import Client, Engine, Limits, NamedEvent, Retry, publish, runtime, step, workflow
 from perdure.api.graph_runs import _graph_run
-from perdure.api.records import Records
 from perdure.errors import InvalidArguments, InvalidDefinition, Misuse, RunFailed, RunNotFound, StoreBusy
 from perdure.graph import Graph, add_kind, all_of, assign, child, collect, human, reduce_with, wait
 from perdure.models.functions.commands import Output
@@ -388,7 +387,7 @@ async def test_a_definition_that_is_lost_is_said_to_be(
 
     graph = first()
     with monkeypatch.context() as patched:
-        patched.setattr(Records, "put", unable)
+        patched.setattr(runtime, "put_record", unable)
         async with Environment([graph], source) as env:  # It opens all the same.
             await env.engine.start(graph(Wish("tea")), id="r")
             await env.settle()
@@ -397,3 +396,51 @@ async def test_a_definition_that_is_lost_is_said_to_be(
         with pytest.raises(Misuse, match=r"the definition of run 'r' .* is not in the store; pass the graph"):
             await client.handle("r").definition()
         assert (await client.handle("r").tokens(graph=graph)).nodes["begin"].completed == 1
+
+
+def large(size: int) -> Graph[Any, Any]:
+    graph: Graph[Any, Any] = Graph("large", input=Wish)
+    graph.node("begin", same, input={"value": "input.text"})
+    graph.node("stay", wait("go"))
+    graph.node("long", same, input={"value": "size('" + "x" * size + "')"})
+    graph.edge("begin", "stay")
+    graph.edge("stay", "long")
+    return graph
+
+
+async def test_a_low_limit_for_values_does_not_bind_definitions(
+    source: StoreSource, make_store: Callable[[], Store], caplog: pytest.LogCaptureFixture
+) -> None:
+    graph = large(9_000)
+    async with Environment([graph], source, limits=Limits(payload_bytes_max=2_000)) as env:
+        await env.engine.start(graph(Wish("tea")), id="r")
+        await env.settle()
+    async with Client(make_store()) as client:
+        assert [*(await client.handle("r").definition()).definition["nodes"]] == ["begin", "stay", "long"]
+    assert caplog.records == []
+
+
+async def test_a_definition_that_is_too_large_is_named_and_keeps_nothing_from_running(
+    source: StoreSource,
+    make_store: Callable[[], Store],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runtime, "PAYLOAD_MAX_BYTES", 2_000)
+    graph, other = large(9_000), first()
+    async with Environment([graph, other], source, limits=Limits(payload_bytes_max=2_000)) as env:
+        run = await env.engine.start(graph(Wish("tea")), id="r")
+        await env.engine.start(other(Wish("tea")), id="other")
+        await env.settle()
+        assert (await run.tokens()).nodes["begin"].completed == 1
+        await run.send(NamedEvent("go"))
+        await run.result()
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "the definition of <graph 'large' at " in record.message
+    assert "more than the limit of 2,000" in record.message
+    assert "raise payload_bytes_max" in record.message
+    async with Client(make_store()) as client:
+        with pytest.raises(Misuse, match="is not in the store; pass the graph"):
+            await client.handle("r").definition()
+        assert [*(await client.handle("other").definition()).definition["nodes"]] == ["begin", "stay", "last"]

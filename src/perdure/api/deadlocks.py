@@ -9,6 +9,7 @@ if it waits for a compensating workflow, and that workflow stands still.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -99,17 +100,17 @@ class StandstillWatch:
     `waits()` of a run's handle shows a cycle at any time.
     """
 
-    def __init__(self, store: Store, clock: Clock, awaiting: dict[str, None]) -> None:
+    def __init__(self, store: Store, clock: Clock, awaiting: dict[str, None], outages: Counter[str]) -> None:
         self._store = store
         self._clock = clock
         self._awaiting = awaiting
-        # by run: the time of its next check, and the period that led to this time
-        self._due: dict[str, tuple[int, int]] = {}
+        self._outages = outages
+        self._due: dict[str, tuple[int, int]] = {}  # by run: the time of its next check, and the period before it
         self._warned: set[frozenset[str]] = set()
 
     async def run(self) -> None:
-        """Check the runs regularly, until this call is cancelled."""
-        outage = Outage("standstills")
+        """Check regularly, until this is cancelled."""
+        outage = Outage("standstills", self._outages)
         while True:
             await pause(self._clock, PERIOD_S)
             try:

@@ -53,22 +53,10 @@ class Records:
         checked_text(kind, "a record's kind")
         checked_text(name, "a record's name")
         checked_remark("", actor)
-        text = to_text(body, f"the {tame(kind)} {name!r}", self._session.limits.payload_bytes_max)
-        # The digests of stored versions were made from the numbers as they were written, so this digest must be too.
-        form = canonical(body, numbers=False)
-        now = self._session.clock.now()
-        record = Record(
-            kind=kind,
-            name=name,
-            digest=hashlib.sha256(form).hexdigest(),
-            actor=actor,
-            at=now,
-            body=self._session.codec.encode(text),
+        what = f"the {tame(kind)} {name!r}"
+        return await put_record(
+            self._session, kind, name, body, actor, what=what, bytes_max=self._session.limits.payload_bytes_max
         )
-        version: int = await self._session.coordinator.submit(
-            ops.PutRecord(run_id="", at=now, actor=actor, record=record)
-        )
-        return version
 
     async def get(self, kind: str, name: str, version: int | None = None) -> RecordView:
         """Return a version of a record; without `version`, the newest one. Raises RecordNotFound."""
@@ -103,8 +91,29 @@ class Records:
         )
 
 
+async def put_record(
+    session: Session, kind: str, name: str, body: Any, actor: str, *, what: str, bytes_max: int
+) -> int:
+    """Store a record, and return its version. `what` names the record in errors. Raises UnstorableValue if the body
+    takes more than `bytes_max` bytes, StoreError."""
+    text = to_text(body, what, bytes_max)
+    # The digests of stored versions were made from numbers as they were written, so this digest is too.
+    form = canonical(body, numbers=False)
+    now = session.clock.now()
+    record = Record(
+        kind=kind,
+        name=name,
+        digest=hashlib.sha256(form).hexdigest(),
+        actor=actor,
+        at=now,
+        body=session.codec.encode(text),
+    )
+    version: int = await session.coordinator.submit(ops.PutRecord(run_id="", at=now, actor=actor, record=record))
+    return version
+
+
 def _place(record: Record) -> str:
     return f"records.body of {record.kind} {record.name!r}, version {record.version}"
 
 
-__all__ = ["RecordView", "Records"]
+__all__ = ["RecordView", "Records", "put_record"]

@@ -61,6 +61,8 @@ class BatchBuilder:
             self._add_tasks(decision.tasks)
         if decision.shared is not None:
             self._add_shared(decision.shared)
+        for other in decision.unchanged:
+            self.batch.guards[other.id] = (other.owner, other.version, other.claim)
         if run is None:
             return
         batch = self.batch

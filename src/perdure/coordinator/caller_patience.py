@@ -44,7 +44,7 @@ class Patience:
         self._limits = limits
         self._silences = silences or Silences()
         self._check = check
-        self._outage = Outage("read", counts)
+        self._outage = Outage("read", Counter[str]() if counts is None else counts)
 
     async def ask(self, request: Callable[[], Awaitable[T]], *, may_be_cut: bool = True) -> T:
         """Repeat a request until the store answers it. Raises StoreUnavailable after `patience_s`, and EngineStopped.

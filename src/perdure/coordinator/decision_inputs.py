@@ -23,6 +23,7 @@ from perdure.kernel.operation_notices import NOT_NOTIFIED
 from perdure.kernel.ops import (
     Advance,
     Answer,
+    CancelScope,
     Cooperate,
     Emit,
     Forget,
@@ -103,6 +104,8 @@ def inputs_of(
             raise HandlersChanged("a handler was registered or taken out meanwhile", run_id=op.run_id)
         case PutRecord() | PutToken() | RetireHandlers():
             return op, shared_inputs(op, context, builder.batch.shared)
+        case CancelScope():
+            return op, DecisionInput(concerned=_concerned(op, builder, context, known))
         case Cooperate() if op.run_id not in context.runs:
             readiness = builder.readiness.get(op.run_id) or known.memory.readiness.get(op.run_id)
             return op, NO_INPUT if readiness is None else DecisionInput(readiness=readiness)
@@ -113,6 +116,18 @@ def inputs_of(
             pass
     _check_letter(op, builder, context)
     return op, _all_inputs(op, run, builder, context, known)
+
+
+def _concerned(op: CancelScope, builder: BatchBuilder, context: BatchContext, known: Knowledge) -> tuple[Run, ...]:
+    """Return the runs that the notices of an op are for, as they are now. Damaged rows do not matter here."""
+    found: list[Run] = []
+    for notice in op.notices:
+        run = builder.runs.get(notice.run_id) or known.memory.runs.get(notice.run_id)
+        if run is None and (loaded := context.runs.get(notice.run_id)) is not None:
+            run = replace(loaded.run, owner=None) if loaded.forsaken else loaded.run
+        if run is not None:
+            found.append(run)
+    return tuple(found)
 
 
 def _knows_handlers(op: Cooperate | Emit, known: Knowledge) -> bool:

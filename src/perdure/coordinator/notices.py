@@ -70,7 +70,7 @@ class Outage:
     Further failures are not logged or counted until a request succeeds. It may be used only on the loop.
     """
 
-    def __init__(self, request: str, counts: Counter[str] | None = None) -> None:
+    def __init__(self, request: str, counts: Counter[str]) -> None:
         self.failures = 0
         self._request = request
         self._counts = counts
@@ -81,8 +81,7 @@ class Outage:
         if self.failures > 1:
             log.debug("%s: %s", what, error)
             return
-        if self._counts is not None:
-            self._counts[self._request] += 1
+        self._counts[self._request] += 1
         log.warning("%s: %s. What to do: check the database and the way to it (perdure doctor)", what, error)
 
     def worked(self) -> None:

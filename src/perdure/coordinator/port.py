@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from typing import Any, Protocol
 
+from perdure.coordinator.notices import Stats
 from perdure.kernel.ops import Op
 from perdure.kernel.rows import Engine
 from perdure.kernel.runs import Run
@@ -34,6 +35,11 @@ class CoordinatorPort(Fence, Protocol):
     @property
     def engine(self) -> Engine:
         """Return the engine's row, under its current id."""
+        ...
+
+    @property
+    def stats(self) -> Stats:
+        """The counters of this engine."""
         ...
 
     def enqueue(self, op: Op, answered: Callable[[Any, BaseException | None], object] | None = None) -> None:

@@ -76,8 +76,8 @@ class Sweeper:
         self._overdue: set[tuple[str, bool]] = set()
         self._next: Timer | None = None
         self._is_sweeping = False
-        self._is_put_off = False  # whether the next sweep waits until enough of `_going` is committed
-        self._outage = Outage("due runs")
+        self._is_put_off = False  # The next sweep waits until enough of `_going` is committed.
+        self._outage = Outage("due runs", coordinator.stats.outages)
 
     @property
     def busy(self) -> bool:

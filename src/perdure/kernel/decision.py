@@ -39,7 +39,8 @@ class DecisionInput(Struct, frozen=True, gc=False):
     `stored` has the stored waits and events of the run. It is set if the mailbox may lack some of them. `task` is the
     task to be answered or released. `readiness` has the counts of the notices to an operation's run, and the children
     that the run waits for. `record` and `token` are the newest versions of the record or the token to which an op adds
-    a version. `handlers` are the handlers (topic, name) that are not retired.
+    a version. `handlers` are the handlers (topic, name) that are not retired. `concerned` are the runs that get the
+    notices of an op.
     """
 
     mailbox: Mailbox = EMPTY
@@ -51,6 +52,7 @@ class DecisionInput(Struct, frozen=True, gc=False):
     record: Record | None = None
     token: StoredToken | None = None
     handlers: Collection[tuple[str, str]] = ()
+    concerned: tuple[Run, ...] = ()
 
 
 NO_INPUT = DecisionInput()
@@ -58,8 +60,9 @@ NO_INPUT = DecisionInput()
 
 class Decision(Struct, frozen=True, kw_only=True, gc=False):
     """A rule's decision about an op. `run` is the run's new state, or None if it is unchanged. `row` says that the
-    run's row must be written. `guard` says that the stored row must not have changed. `awake` is written instead if the
-    transaction finds something that the run would wait for.
+    run's row must be written. `guard` says that the stored row must not have changed. `unchanged` are other runs whose
+    stored rows must not have changed. `awake` is written instead if the transaction finds something that the run would
+    wait for.
 
     `mailbox` and `readiness` are the run's new mailbox and readiness, or None if they are unchanged. The engine keeps
     `readiness` if it owns the run. `follow_ups` are ops that are decided after this op, in the same commit. `mail` are
@@ -69,6 +72,7 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     run: Run | None = None
     row: bool = False
     guard: bool = False
+    unchanged: tuple[Run, ...] = ()
     awake: Run | None = None
     mailbox: Mailbox | None = None
     readiness: Readiness | None = None

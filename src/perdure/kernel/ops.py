@@ -479,8 +479,7 @@ class Settle(Op, frozen=True, kw_only=True, gc=False):
 
 class CancelScope(Op, frozen=True, kw_only=True, gc=False):
     """Ask all runs of a lineage to give up. `run_id` is the last id of the lineage: the id of a run or of a root
-    emission. `notices` are for the runs that handle the root's message. Replies False and changes nothing if the run
-    has ended.
+    emission. `notices` are for that run or the root runs. Replies False and changes nothing if all of them have ended.
 
     If this is about a token, `run_id` is the id under which the token's cancellation is stored, and `members` are left
     as mail.

@@ -452,10 +452,14 @@ def _to_parent(op: ops.Notify | ops.Settle, about: str, *, has_ended: bool) -> t
     return (_news(op.parent_id, op, op.run_id if has_ended else "", about),)
 
 
-def cancel_scope(run: Run | None, op: ops.CancelScope, _me: str, _inputs: DecisionInput) -> Decision:
-    if run is not None and run.status in FINISHED:
+def cancel_scope(_run: Run | None, op: ops.CancelScope, me: str, inputs: DecisionInput) -> Decision:
+    active = [run for run in inputs.concerned if run.status not in FINISHED]
+    if inputs.concerned and not active:
         return NOTHING
-    return Decision(cooperation=op.added, follow_ups=op.notices, mail=op.members, reply=True)
+    # If another engine ends its run meanwhile, the commit is refused, and the op is decided again. One active run is
+    # enough. The commit is certain about a run of this engine, and the notice for a free run guards its row.
+    unchanged = () if any(run.owner in (None, me) for run in active) else tuple(active[:1])
+    return Decision(cooperation=op.added, unchanged=unchanged, follow_ups=op.notices, mail=op.members, reply=True)
 
 
 def notify_members(_run: Run | None, op: ops.NotifyMembers, _me: str, _inputs: DecisionInput) -> Decision:

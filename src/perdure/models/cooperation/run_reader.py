@@ -63,8 +63,8 @@ class RunReader:
     def __init__(self, parts: OperationParts, steps: Steps, listener: ReadListener) -> None:
         engine = parts.engine
         self.loading: Final[dict[str, Loading]] = {}
-        self.outage = Outage("runs of operations")
-        self.joining: Final[set[str]] = set()  # runs that wait for handlers, to which handlers may have been added
+        self.outage = Outage("runs of operations", engine.coordinator.stats.outages)
+        self.joining: Final[set[str]] = set()  # runs that wait for handlers which may have registered meanwhile
         self._store = engine.store
         self._clock = engine.clock
         self._timers = engine.timers

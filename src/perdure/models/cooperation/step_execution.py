@@ -18,6 +18,7 @@ from perdure.kernel.cooperation import Cooperation
 from perdure.kernel.rows import Wait
 from perdure.kernel.status import Status
 from perdure.models.common.heartbeats import Beats
+from perdure.models.common.store_failures import is_of_the_store
 from perdure.models.common.transactions import Fate
 from perdure.models.cooperation.attempts import Attempts, Effort, is_infrastructure, note_failure, read_attempts
 from perdure.models.cooperation.deadlines import deadline_in
@@ -139,7 +140,11 @@ class StepExecution:
         if again:
             # A failure of the infrastructure may last forever, so it is logged as a warning.
             level = logging.WARNING if is_infrastructure(error) else logging.INFO
-            log.log(level, "%s failed and is tried again in %.0f ms: %s", self.label, attempts.pause_us / 1000, error)
+            advice = " What to do: check the database (perdure doctor)." if is_of_the_store(error) else ""
+            log.log(
+                level, "%s failed and is tried again in %.0f ms: %s.%s",
+                self.label, attempts.pause_us / 1000, str(error).rstrip("."), advice,
+            )  # fmt: skip
         return again
 
     def known_attempts(self) -> Attempts:

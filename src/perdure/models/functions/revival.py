@@ -53,7 +53,7 @@ class Revival:
         self._slots = steps.slots
         self._answers = answers
         self._gate = gate
-        self._outage = Outage("runs")
+        self._outage = Outage("runs", parts.coordinator.stats.outages)
         self._loader = Loader(parts.store, parts.timers)
         self.waking: dict[str, asyncio.Future[Journal]] = {}
         self._replaying: dict[str, LiveRun] = {}  # the runs of `waking` whose journals have been read

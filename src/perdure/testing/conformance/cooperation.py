@@ -15,7 +15,7 @@ from perdure.kernel.cooperation import (
     ReturnValueRow,
     stored_version,
 )
-from perdure.kernel.lineages import origin_of
+from perdure.kernel.lineages import origin_of, shortened
 from perdure.kernel.runless_rows import HandlerChange, SharedWrites
 from perdure.kernel.runs import Hold
 from perdure.kernel.status import Status
@@ -211,6 +211,33 @@ class CooperationRules(Rules):
             assert [(event.scope, event.seq) for event in part.events] == [
                 ("b", 1), ("b", 2), ("b", 3), ("c", 1), ("c", 2)
             ]  # fmt: skip
+
+    async def test_what_was_asked_of_a_far_ancestor_comes_with_a_run(self) -> None:
+        """Its lineage is shortened, so it does not name that ancestor. Steps of far ancestors are not needed."""
+        ids = ["a", *(f"b-{number:02}" for number in range(80))]
+        async with self.author() as author:
+            await emit(author)
+            lineages = {id: shortened(("r", *ids[: place + 1])) for place, id in enumerate(ids)}
+            for id in ids[1:]:
+                await author.commit(
+                    an_operation(id, lineages[id], f"m-{id}"),
+                    cooperation=Cooperation(
+                        messages=[a_message(f"m-{id}")],
+                        events=[happened("/".join(lineages[id]), 1, "SEEN", message_id=f"m-{id}")],
+                    ),
+                )
+            far, near, own = ids[3], ids[-4], ids[-1]
+            assert far not in lineages[own]
+            assert near in lineages[own]
+            for id, type in ((far, "CANCELLATION_REQUESTED"), (ids[5], "ROLLBACK_EMITTED")):
+                key = type if type == "ROLLBACK_EMITTED" else f"{type}/{id}"
+                asked = happened("/".join(lineages[id]), 2, type, message_id=f"m-{id}", key=key)
+                await author.commit(cooperation=Cooperation(events=[asked]))
+            found = await author.store.scopes([own])
+            assert {far, ids[5], near, own} <= {run.id for run in found.runs}
+            places = {(event.scope, event.seq) for event in found.events}
+            assert {(far, 2), (ids[5], 2), (near, 1), (own, 1)} <= places
+            assert (far, 1) not in places
 
     async def test_nothing_is_known_of_runs_that_are_not_operations(self) -> None:
         async with self.author() as author:
