@@ -294,7 +294,7 @@ async def test_a_body_that_is_too_large_is_refused(make_store: MakeStore) -> Non
         assert told(await here.http.get("/runs"))["runs"] == []
 
 
-NO_JSON = [b"", b"{", b"[1]", b'"x"', b"\xff", b'{"workflow": "\\ud800"}', b"[" * 100_000]
+NO_JSON = [b"", b"{", b"[1]", b'"x"', b"\xff", b'{"workflow": "\\ud800"}', b"[" * 10_000]
 NO_PATHS = ["/runs/%00", "/runs?workflow=%00", "/runs/%FF", "/runs/%EF%B7%90", "/runs?tag=%FF"]
 
 

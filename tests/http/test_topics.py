@@ -138,10 +138,10 @@ async def test_a_run_that_is_no_handlers_cannot_be_completed_and_it_is_said_why(
         await here.start("sleeps", "s-1")
         await here.start("greeting", "g-1", name="ann")
         for path, body in (("complete", {}), ("fail", {"reason": "no"}), ("complete-rollback", {})):
-            for run_id, what in (("s-1", "the workflow 'sleeps'"), ("g-1", "the graph 'greeting'")):
+            for run_id, workflow in (("s-1", "sleeps"), ("g-1", "greeting")):
                 answer = await here.http.post(f"/runs/{run_id}/{path}", json=body)
                 assert refused(answer, 422, "misuse") == {"run_id": run_id}
-                assert f"is a run of {what} and handles no message" in answer.json()["detail"]
+                assert f"is a run of the workflow {workflow!r} and handles no message" in answer.json()["detail"]
                 assert "cancel() ends it" in answer.json()["detail"]
         refused(await here.http.get("/runs/s-1/message"), 422, "misuse")
         emitted = told(await here.http.post("/topics/orders/messages", json={"message": {}}), 201)

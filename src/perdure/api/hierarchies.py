@@ -59,12 +59,10 @@ async def run_rows(session: Session, run_id: str) -> StoredScopes:
     if run_id in found.runs:
         return found
     if (stored := (await session.caller_store.load([run_id])).get(run_id)) is not None:
-        run = stored.run
-        kind = "graph" if run.known_model == "graph" else "workflow"
         raise Misuse(
-            f"run {run_id!r} is a run of the {kind} {run.workflow!r} and handles no message: its own code gives its "
-            "result, and cancel() ends it. `runs.list(workflow=…)` with the name of a handler lists runs that you can "
-            "complete",
+            f"run {run_id!r} is a run of the workflow {stored.run.workflow!r} and handles no message: its code gives "
+            "its result, and cancel() ends it. `runs.list(workflow=…)` with the name of a handler lists runs that "
+            "you can complete",
             run_id=run_id,
         )
     if found.messages:

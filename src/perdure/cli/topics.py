@@ -147,9 +147,9 @@ def _add_handlers(topics: typer.Typer) -> None:
 
     @command(topics, "register")
     async def register(terminal: Terminal, topic: TopicName, handler: HandlerName) -> None:
-        """Register a handler that is a person or another system.
+        """Register an outside handler.
 
-        From then on, messages of the topic wait for this handler."""
+        An outside handler is a person or another system. From then on, messages of the topic wait for this handler."""
         async with terminal.client() as client:
             await client.topics.register(topic, handler, actor=actor())
         _show_handler(terminal, "registered", topic, handler)
@@ -207,7 +207,9 @@ def _add_outside(topics: typer.Typer) -> None:
             ),
         ] = None,
     ) -> None:
-        """Complete the run of a handler that is a person or another system."""
+        """Complete the run of an outside handler.
+
+        An outside handler is a person or another system."""
         returned = params.values(values or (), None, "NAME=VALUE")
         async with terminal.client() as client:
             await client.topics.complete(id, returned, actor=actor())
@@ -219,7 +221,7 @@ def _add_outside(topics: typer.Typer) -> None:
         id: HandlerRun,
         reason: Annotated[str, typer.Argument(metavar="REASON", help="Why the handler could not do it.")],
     ) -> None:
-        """Fail the run of a handler that is a person or another system.
+        """Fail the run of an outside handler.
 
         Do this only if no work of the handler needs to be undone."""
         async with terminal.client() as client:
@@ -228,7 +230,7 @@ def _add_outside(topics: typer.Typer) -> None:
 
     @command(topics, "complete-rollback")
     async def complete_rollback(terminal: Terminal, id: HandlerRun) -> None:
-        """Complete the rollback of a handler that is a person or another system.
+        """Complete the rollback of an outside handler.
 
         Do this once the handler's work is undone, as the emitter requested."""
         async with terminal.client() as client:
