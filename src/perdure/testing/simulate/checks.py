@@ -12,10 +12,12 @@ from perdure.kernel.status import FINISHED, Status
 from perdure.models.functions.events import options_of
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing.invariants import check_store
-from perdure.testing.simulate.mix import said_in
+from perdure.testing.simulate.mix import SLEEP_S, said_in
 from perdure.testing.simulate.workload import LOG, Job, Notice, Plan, Word, matches, outcome
 
 __all__ = ["Expected", "check_rest"]
+
+_LATE_MAX_S = 10.0  # clocks differ, and an engine looks for due runs every few seconds
 
 
 class Expected:
@@ -31,6 +33,7 @@ class Expected:
         self.journeys: dict[str, tuple[list[Any], str]] = {}  # run id -> what it must undo, and how it must end
         self.deadlines: set[str] = set()  # runs that must end by their deadline
         self.letters: set[int] = set()  # letters whose sender got a reply
+        self.sleepers: set[str] = set()  # runs that sleep for SLEEP_S from their start on
 
 
 async def check_rest(database: MemoryDatabase, expected: Expected, now: int) -> None:
@@ -40,6 +43,7 @@ async def check_rest(database: MemoryDatabase, expected: Expected, now: int) -> 
         *_journeys(database, expected),
         *_events(database, expected),
         *_letters(database, expected),
+        *_sleepers(database, expected),
         *_said(database, expected),
         *_leftovers(database),
     ]
@@ -98,6 +102,16 @@ def _letters(database: MemoryDatabase, expected: Expected) -> Iterator[str]:
         yield f"letters {doubled} are there more than once"
     if lost := sorted(expected.letters - found.keys()):
         yield f"letters {lost} were lost"
+
+
+def _sleepers(database: MemoryDatabase, expected: Expected) -> Iterator[str]:
+    """Check that each sleep ended in time. Its end was fixed when it began, whatever happened to its engine since."""
+    for run_id in expected.sleepers:
+        began = database.runs[run_id].run.started_at or 0
+        for entry in database.journal.get(run_id, {}).values():
+            slept_s = (entry.at - began) / 1_000_000
+            if entry.kind == "timer" and abs(slept_s - SLEEP_S) > _LATE_MAX_S:
+                yield f"run {run_id!r} slept for {slept_s} s instead of {SLEEP_S} s"
 
 
 def _said(database: MemoryDatabase, expected: Expected) -> Iterator[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct, field
 
@@ -16,17 +16,25 @@ __all__ = [
     "CROWDED_S",
     "MIX",
     "MIXES",
+    "NEVER_S",
     "RECEIVING",
+    "SLEEP_S",
     "Mix",
     "Planner",
     "lanes_in",
+    "many",
     "notices_in",
+    "one_of",
     "said_in",
     "targets_in",
 ]
 
 RECEIVING: Final = ("hear", "hear_in_time", "meet")  # tasks that need an event
 CROWDED_S: Final = 5.0  # how far apart crowded moments are
+NEVER_S: Final = 100_000.0
+SLEEP_S: Final = 100.0  # When a sleep of this length ends, no fault is left.
+
+T = TypeVar("T")
 
 
 class Mix(Struct, frozen=True, kw_only=True):
@@ -57,6 +65,7 @@ class Mix(Struct, frozen=True, kw_only=True):
             "both": 2,
             "say": 2,
             "ask": 1,
+            "toil": 1,
         }
     )
     # In addition to runs with plans.
@@ -65,6 +74,11 @@ class Mix(Struct, frozen=True, kw_only=True):
     tokens: tuple[int, int] = (0, 3)  # tokens that cancel hierarchies of operations
     deadlines: tuple[int, int] = (0, 1)
     letters: tuple[int, int] = (0, 3)
+    retried: tuple[int, int] = (0, 1)  # runs that fail and are retried by hand
+    parents: tuple[int, int] = (0, 1)  # runs that are cancelled while they wait for a child that never ends
+    sleepers: tuple[int, int] = (0, 1)
+    steps_max: tuple[int, ...] = (2, 1000, 1000)
+    skews_s: tuple[float, ...] = (0.0, 0.0, -2.0, 2.0)  # of the engines' clocks
     continued: float = 0.2  # the chance that a plan begins with continuations
     weather: Callable[[Random], Weather] = lambda lot: Weather(
         slow=lot.choice((0, 0.02, 0.1)),
@@ -82,8 +96,18 @@ MIX = Mix()
 MIXES: Final[dict[str, Mix]] = {
     "usual": MIX,
     # Many graphs, and engines that come and go.
-    "graphs": Mix(runs=(1, 3), graphs=(4, 10), travellers=(0, 0), letters=(0, 0), pauses=(0, 3), kills=(0, 4)),
+    "graphs": Mix(runs=(1, 3), graphs=(4, 10), travellers=(0, 0), letters=(0, 0), sleepers=(0, 0), pauses=(0, 3), kills=(0, 4)),
 }
+
+
+def many(lot: Random, bounds: tuple[int, int]) -> int:
+    """Draw a number. A number that is certain is not drawn, so that the draws after it do not depend on it."""
+    return bounds[0] if bounds[0] == bounds[1] else lot.randint(*bounds)
+
+
+def one_of(lot: Random, choices: Sequence[T]) -> T:
+    """Draw one of these, unless there is only one."""
+    return choices[0] if len(choices) == 1 else lot.choice(choices)
 
 
 class Planner:
@@ -111,6 +135,16 @@ class Planner:
         stations = [[lot.randint(1, 99), lot.choice((0, 0, 1, 2)), self._seconds(2)] for _ in range(lot.randint(1, 4))]
         return stations, lot.choice(("fails", "waits", "arrives"))
 
+    def failing(self) -> Plan:
+        """Return a plan of one step after the other, of which one fails until the run was retried a few times."""
+        lot = self.lot
+        plan = [self._work() for _ in range(lot.randint(1, 3))]
+        plan.insert(lot.randint(1, len(plan)), ["fragile", lot.randint(1, 99), lot.randint(1, 2)])
+        return plan
+
+    def _work(self) -> Task:
+        return ["work", self.lot.randint(1, 99), self.lot.choice((0, 0, 0, 1, 2)), self._seconds(2)]
+
     def _task(self, targets: list[str], depth: int) -> Task:
         lot = self.lot
         kind = lot.choices(list(self.mix.weights), list(self.mix.weights.values()))[0]
@@ -122,7 +156,9 @@ class Planner:
             kind = "work"
         match kind:
             case "work":
-                return ["work", lot.randint(1, 99), lot.choice((0, 0, 0, 1, 2)), self._seconds(2)]
+                return self._work()
+            case "toil":
+                return ["toil", lot.randint(1, 99), lot.randint(0, 2)]
             case "nap":
                 return ["nap", self._seconds(lot.choice((1, 20)))]
             case "hear_in_time":
