@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from msgspec.structs import replace
 
 from perdure.errors import CommitConflict, Fenced, Misuse, OutcomeUnknown, StoreBusy
 from perdure.kernel.rows import Staged
@@ -30,25 +31,27 @@ class Notes:
         self.author = author
         self.name = f"notes_{uuid4().hex}"
 
-    def body(self, place: StepPlace, *statements: str, error: BaseException | None = None) -> Callable[[Any], Any]:
+    def body(
+        self, place: StepPlace, *statements: str, error: BaseException | None = None, staged: Staged | None = None
+    ) -> Callable[[Any], Any]:
         """Return a body that executes these statements, and then ends. In the statements, `notes` is replaced by the
         name of the table."""
         texts = [statement.replace("notes", self.name) for statement in statements]
-        staged = staged_at(place)
+        result = staged_at(place) if staged is None else staged
 
         def plain(connection: Any) -> Staged:
             for text in texts:
                 connection.execute(text)
             if error is not None:
                 raise error
-            return staged
+            return result
 
         async def awaited(connection: Any) -> Staged:
             for text in texts:
                 await connection.execute(text)
             if error is not None:
                 raise error
-            return staged
+            return result
 
         return plain if self.store.transacts == "plain" else awaited
 
@@ -132,6 +135,17 @@ class StagingRules(Rules):
                 assert raised.value is error
                 assert await notes.numbers() == []
                 assert [staged.position for staged in await staged_for(author.store, "r-1")] == ["1"]
+
+    async def test_what_a_body_writes_goes_if_what_it_comes_to_cannot_be_stored(self) -> None:
+        async with self.author() as author:
+            if author.store.transacts != "no":
+                notes, run = await self._noted(author)
+                place = place_of(author, run, "2")
+                staged = replace(staged_at(place), at=2**70)
+                with pytest.raises(Exception, match=r".*"):  # An engine checks what it stages: any error will do.
+                    await author.store.transact(place, notes.body(place, "insert into notes values (7)", staged=staged))
+                assert await notes.numbers() == []
+                assert [one.position for one in await staged_for(author.store, "r-1")] == ["1"]
 
     async def test_an_error_of_the_database_in_a_body_is_the_bodys(self) -> None:
         async with self.author() as author:

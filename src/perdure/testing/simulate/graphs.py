@@ -270,8 +270,10 @@ def _draw_halves(lot: Random, _seconds: Seconds) -> Drawn:
     return Drawn(
         name="halves",
         input=numbers,
-        expected=lambda got: [one if isinstance(one, str) else "" for one in got]
-        == ["" if number % 2 else str(number) for number in numbers],
+        expected=lambda got: (
+            [one if isinstance(one, str) else "" for one in got]
+            == ["" if number % 2 else str(number) for number in numbers]
+        ),
     )
 
 

@@ -79,6 +79,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     sleepers: tuple[int, int] = (0, 1)
     steps_max: tuple[int, ...] = (2, 1000, 1000)
     skews_s: tuple[float, ...] = (0.0, 0.0, -2.0, 2.0)  # of the engines' clocks
+    impatient: float = 0.0  # the chance that a client sends an event to two engines at once, under one key
     continued: float = 0.2  # the chance that a plan begins with continuations
     weather: Callable[[Random], Weather] = lambda lot: Weather(
         slow=lot.choice((0, 0.02, 0.1)),
@@ -96,7 +97,39 @@ MIX = Mix()
 MIXES: Final[dict[str, Mix]] = {
     "usual": MIX,
     # Many graphs, and engines that come and go.
-    "graphs": Mix(runs=(1, 3), graphs=(4, 10), travellers=(0, 0), letters=(0, 0), sleepers=(0, 0), pauses=(0, 3), kills=(0, 4)),
+    "graphs": Mix(
+        runs=(1, 3), graphs=(4, 10), travellers=(0, 0), letters=(0, 0), sleepers=(0, 0), pauses=(0, 3), kills=(0, 4)
+    ),
+    # Engines that wake up when others are about to take over their runs, or have just done so.
+    "takeovers": Mix(
+        engines=(2, 3),
+        runs=(6, 10),
+        tasks=(2, 5),
+        pauses=(4, 6),
+        pauses_s=((9.5, 13.0),),
+        kills=(0, 1),
+        sleepers=(0, 0),
+        weather=lambda lot: Weather(
+            latency_s=lot.choice((0.05, 0.3)), unknown=lot.choice((0, 0.1)), busy=lot.choice((0, 0.1))
+        ),
+    ),
+    # Runs that no engine has in memory, and many that send to them, cancel them and take them at the same moments.
+    "meetings": Mix(
+        engines=(3, 4),
+        runs=(6, 8),
+        tasks=(2, 4),
+        graphs=(0, 0),
+        travellers=(0, 0),
+        letters=(4, 8),
+        impatient=0.3,
+        sleepers=(0, 0),
+        pauses=(0, 0),
+        kills=(0, 0),
+        crowded=1.0,
+        live_runs_max=(1,),
+        weights={"work": 1, "nap": 2, "hear": 5, "hear_in_time": 3, "meet": 2, "take": 2, "await": 2},
+        weather=lambda lot: Weather(latency_s=lot.choice((0.05, 0.3)), slow=0.1, slow_s=1.0),
+    ),
 }
 
 

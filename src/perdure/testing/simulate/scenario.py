@@ -94,10 +94,10 @@ class _Scenario:
             weather=weather,
             bugs=bugs,
             limits=Limits(live_runs_max=live_runs_max, steps_max=steps_max),
-            resources={Ledger: lambda: ledger},
+            resources={Ledger: lambda: self.ledger},
         )
         self.steps = StepChecks(self.simulation, steps_max)
-        ledger = Ledger(self.steps.started)
+        self.ledger = Ledger(self.steps.started)
         self.expected = Expected()
         self._numbers = iter(range(10**6))
         self.planner = Planner(mix, lot)
@@ -309,8 +309,10 @@ class _Scenario:
             await self._moment(1 / times)
             key = f"{run_id}/{number}"
             # Perhaps the run has got everything, and only the reply was lost. The run's result is checked in the end.
+            request = partial(_send, Word(number=number), run_id, key)
+            asked = 2 if self.mix.impatient and self.lot.random() < self.mix.impatient else 1
             with suppress(RunFinished):
-                await self._ask_until_answered(partial(_send, Word(number=number), run_id, key))
+                await asyncio.gather(*[self._ask_until_answered(request) for _ in range(asked)])
 
     async def _broadcast(self, event: Job | Notice, key: str) -> None:
         await self._moment()

@@ -86,7 +86,12 @@ class Simulation:
             self.loop.run_out()
 
     def member(
-        self, name: str, workflows: Iterable[Workflow[Any, Any] | Operation[Any]], *, skew_s: float = 0.0, **options: Any
+        self,
+        name: str,
+        workflows: Iterable[Workflow[Any, Any] | Operation[Any]],
+        *,
+        skew_s: float = 0.0,
+        **options: Any,
     ) -> Member:
         """Return a new engine of the fleet, not opened yet. Its clock is fast by `skew_s`, or slow if negative."""
         given = {"clock": SimulatedClock(self.loop, round(skew_s * 1_000_000)), **self.options, **options}

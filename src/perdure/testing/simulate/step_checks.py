@@ -16,9 +16,9 @@ Place = tuple[str, str]  # run id, position
 class StepChecks:
     """Watches the steps of a scenario's runs. `wrong` collects the problems.
 
-    An engine begins a step only if it owns the run and has not been marked dead; if the step has no entry yet; and, in a
-    run that does one thing after the other, if all earlier steps have one. Stored attempts count. At most `steps_max`
-    steps of a process, and `at_once[run id]` steps of a run, are under way at once.
+    An engine begins a step only if it owns the run and was not marked dead, and if the step has no entry yet. In a run
+    that does one thing after the other, all earlier steps must have an entry. Stored attempts count. At most
+    `steps_max` steps of a process, and `at_once[run id]` steps of a run, are under way at once.
     """
 
     def __init__(self, simulation: Simulation, steps_max: int) -> None:
@@ -30,7 +30,7 @@ class StepChecks:
         self._begun: dict[str, set[str]] = {}
         self._running: dict[str, dict[Place, asyncio.Task[None] | None]] = {}  # by process
 
-    def started(self, run_id: str, position: str, attempt: int) -> Callable[[], None]:
+    def started(self, run_id: str, position: str, attempt: int) -> Callable[[], object]:
         """Check a step that begins. Return a function to call when it ends."""
         self._simulation.note(f"step {run_id}/{position} starts, attempt {attempt}")
         self.wrong += [
@@ -40,7 +40,7 @@ class StepChecks:
         running = self._running.setdefault(process_name.get(), {})
         running[run_id, position] = asyncio.current_task()
         self.wrong += self._crowds(run_id, running)
-        return lambda: running.pop((run_id, position), None) and None
+        return lambda: running.pop((run_id, position), None)
 
     def _problems(self, run_id: str, position: str, attempt: int) -> list[str]:
         database = self._simulation.database
