@@ -81,6 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--suite", choices=SUITES, help="try this suite alone")
     parser.add_argument("--find", metavar="SUITE: WHERE", help="try this instead of what the table says")
     parser.add_argument("--list", action="store_true", help="print the table, and try nothing")
+    parser.add_argument("--markdown", action="store_true", help="print the table for docs/reliability.md")
     parser.add_argument("--jobs", type=int, default=1, help="how many at once (default: 1)")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help=f"seconds for one suite (default: {LIMIT_S:.0f})")
     parser.add_argument(
@@ -91,6 +92,10 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := set(given.only) - {one.name for one in mutants}:
         parser.error(f"there is no mutant {', '.join(sorted(unknown))}")
     mutants = [one for one in mutants if not given.only or one.name in given.only]
+    if given.markdown:
+        for mutant in mutants:
+            show(mutant.markdown)
+        return 0
     if given.list:
         for mutant in mutants:
             show(f"{mutant.name:44} {mutant.noun:12} {mutant.breaks}")

@@ -111,7 +111,7 @@ class Scratch:
         return Outcome(took_s=took_s, trouble=_end(done))
 
     def _tests(self, arguments: list[str], limit_s: float) -> Outcome:
-        options = ["-x", "-q", "--tb=line", "-rfE", "-p", "no:cacheprovider", f"--timeout={limit_s / 2:.0f}"]
+        options = ["-x", "-q", "--tb=line", "-rfE", "-p", "no:cacheprovider", f"--timeout={limit_s / 4:.0f}"]
         began = time.monotonic()
         done = self._run([sys.executable, "-m", "pytest", *options, *arguments], limit_s)
         took_s = time.monotonic() - began
@@ -120,8 +120,8 @@ class Scratch:
             return Outcome(took_s=took_s)
         if (match := _FAILED.search(text)) is not None:
             return Outcome(where=match[1], text=text[match.start() :].partition("\n")[0], took_s=took_s)
-        if _TIMED_OUT.search(text) is not None:
-            return Outcome(where=" ".join(arguments), text="it hangs", took_s=took_s)
+        if done.returncode == _CUT or _TIMED_OUT.search(text) is not None:
+            return Outcome(where=" ".join(arguments), text="it does not end", took_s=took_s)
         return Outcome(took_s=took_s, trouble=_end(done))
 
     def _run(self, command: list[str], limit_s: float) -> subprocess.CompletedProcess[str]:

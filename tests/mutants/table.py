@@ -52,6 +52,15 @@ class Find(Struct, frozen=True):
         mix, _, seed = self.where.partition(" ")
         return mix, int(seed)
 
+    @property
+    def markdown(self) -> str:
+        if self.suite == "simulate":
+            mix, seed = self.seed
+            return f"simulator, seed {seed}" + ("" if mix == "usual" else f" of `{mix}`")
+        path, _, test = self.where.partition("::")
+        name = test.rpartition("::")[2] or path
+        return f"{self.suite}: `{name.partition('[')[0]}`"
+
     def __str__(self) -> str:
         return f"{self.suite}: {self.where}"
 
@@ -79,6 +88,12 @@ class Mutant(Struct, frozen=True, kw_only=True):
         if count != 1:
             raise DoesNotFit(f"{self.name}: {self.file} has the text to replace {count} times: {self.before!r}")
         return source.replace(self.before, self.after)
+
+    @property
+    def markdown(self) -> str:
+        """The mutant's row of the table in docs/reliability.md."""
+        finds = "; ".join(find.markdown for find in self.found_by)
+        return f"| {self.name} | {self.breaks} | {finds}{'; not simulated' if self.unseen else ''} |"
 
     def source(self, root: Path = ROOT) -> str:
         """Return the file as it is, without the bug."""

@@ -33,6 +33,7 @@ class Expected:
         self.journeys: dict[str, tuple[list[Any], str]] = {}  # run id -> what it must undo, and how it must end
         self.deadlines: set[str] = set()  # runs that must end by their deadline
         self.letters: set[int] = set()  # letters whose sender got a reply
+        self.turns: set[str] = set()  # runs of the graph "turns", whose tokens pass its two nodes one after the other
         self.sleepers: set[str] = set()  # runs that sleep for SLEEP_S from their start on
 
 
@@ -44,6 +45,7 @@ async def check_rest(database: MemoryDatabase, expected: Expected, now: int) -> 
         *_events(database, expected),
         *_letters(database, expected),
         *_sleepers(database, expected),
+        *_turns(database, expected),
         *_said(database, expected),
         *_leftovers(database),
     ]
@@ -112,6 +114,15 @@ def _sleepers(database: MemoryDatabase, expected: Expected) -> Iterator[str]:
             slept_s = (entry.at - began) / 1_000_000
             if entry.kind == "timer" and abs(slept_s - SLEEP_S) > _LATE_MAX_S:
                 yield f"run {run_id!r} slept for {slept_s} s instead of {SLEEP_S} s"
+
+
+def _turns(database: MemoryDatabase, expected: Expected) -> Iterator[str]:
+    """Check that no token came between two exclusive nodes of another token."""
+    for run_id in expected.turns:
+        entries = sorted(database.journal.get(run_id, {}).values(), key=lambda entry: entry.seq)
+        kinds = [entry.kind for entry in entries if entry.kind in ("step", "timer")]
+        if any(kind != ("step", "timer")[place % 2] for place, kind in enumerate(kinds)):
+            yield f"run {run_id!r} has done {kinds}, which are not in turns"
 
 
 def _said(database: MemoryDatabase, expected: Expected) -> Iterator[str]:

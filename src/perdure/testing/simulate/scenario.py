@@ -97,7 +97,7 @@ class _Scenario:
             resources={Ledger: lambda: self.ledger},
         )
         self.steps = StepChecks(self.simulation, steps_max)
-        self.ledger = Ledger(self.steps.started)
+        self.ledger: Ledger = Ledger(self.steps.started)
         self.expected = Expected()
         self._numbers = iter(range(10**6))
         self.planner = Planner(mix, lot)
@@ -200,6 +200,8 @@ class _Scenario:
         for index, one in enumerate(drawn):
             run_id, started = f"g{index}", asyncio.Event()
             self.expected.graphs[run_id] = one.expected
+            if one.name == "turns":
+                self.expected.turns.add(run_id)
             if one.name in AT_ONCE:
                 self.steps.at_once[run_id] = AT_ONCE[one.name]
             clients.append(self._start(run_id, GRAPHS[one.name], (one.input,), [], started))
