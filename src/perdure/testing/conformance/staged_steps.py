@@ -267,6 +267,36 @@ class StagingRules(Rules):
                 await first.store.transact(place_of(first, run), body)
             assert begun == []
 
+    async def test_a_step_whose_run_is_lost_while_its_body_runs_commits_nothing(self) -> None:
+        """A store with one writer lets nothing happen meanwhile."""
+        async with self.author("e-1") as first, self.author("e-2") as second:
+            if first.store.transacts != "async":
+                return
+            notes, _ = await self._noted(first)
+            claimed, gone, dead = [await self._began(first, name) for name in ("claimed", "gone", "dead")]
+
+            async def lose(run: Run) -> None:
+                if run is dead:
+                    await second.store.retire(first.id)
+                else:
+                    await first.commit(update(run, claim=2) if run is claimed else ended(run))
+
+            for run in (claimed, gone, dead):
+                place = place_of(first, run)
+                insert_note = notes.body(place, "insert into notes values (7)")
+
+                async def body(connection: Any, run: Run = run, insert_note: Any = insert_note) -> Staged:
+                    staged: Staged = await insert_note(connection)
+                    await lose(run)
+                    return staged
+
+                with pytest.raises(Fenced if run is dead else CommitConflict):
+                    await first.store.transact(place, body)
+                assert [*await staged_for(second.store, run.id)] == []
+            later = Notes(second)
+            later.name = notes.name
+            assert await later.numbers() == []
+
     async def test_a_dead_engine_commits_no_step(self) -> None:
         async with self.author("e-1") as first, self.author("e-2") as second:
             if first.store.transacts == "no":
