@@ -24,7 +24,7 @@ WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := check
-.PHONY: demo demo-ui test test-pythons test-python check lint format types bench bench-scale bench-lists bench-graphs simulate chaos soak release-check clean
+.PHONY: demo demo-ui test test-pythons test-python check lint format types bench bench-scale bench-lists bench-graphs simulate mutants chaos soak release-check clean
 
 demo: $(STAMP)           ## a shop whose process is killed, and whose orders arrive all the same
 	@$(BIN)/python examples/shop/demo.py
@@ -92,6 +92,9 @@ bench-graphs: $(STAMP) $(PEERS)/.installed  ## one run of a graph with up to 10,
 
 simulate: $(STAMP)       ## engines on a simulated database, with faults drawn by lot: SEEDS=10000 FROM=1
 	@$(BIN)/python -m perdure.testing.simulate --seeds $(or $(SEEDS),10000) $(if $(FROM),--from $(FROM))
+
+mutants: $(STAMP)        ## deliberate bugs, and the suites that find them: ONLY=join-counts-a-branch-twice SUITE=simulate JOBS=2
+	@$(BIN)/python -m tests.mutants --search --jobs $(or $(JOBS),1) $(if $(SUITE),--suite $(SUITE)) $(foreach name,$(ONLY),--only $(name))
 
 chaos: $(STAMP)          ## three engines and callers under kills, pauses, crashes, cut networks: MINUTES=20 STORE=postgres
 	@$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),20) --store $(or $(STORE),postgres) $(if $(SEED),--seed $(SEED))

@@ -18,7 +18,7 @@ TOKEN = CancellationToken("deploy-17")
 
 
 def a_simulation(**options: Any) -> Simulation:
-    return Simulation(1, resources={Ledger: lambda: Ledger(lambda *_: None)}, **options)
+    return Simulation(1, resources={Ledger: Ledger}, **options)
 
 
 def test_an_engine_learns_of_a_death_that_another_has_noticed() -> None:

@@ -25,7 +25,9 @@ BY_SCENARIO = sorted(set(Bug) - {Bug.UNLOCKED_OWNERS})  # That one is shown in t
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("name", "seeds"), [("usual", SEEDS), ("graphs", SEEDS // 4)])
+@pytest.mark.parametrize(
+    ("name", "seeds"), [("usual", SEEDS), ("graphs", SEEDS // 4), ("takeovers", SEEDS // 10), ("meetings", SEEDS // 6)]
+)
 def test_new_seeds_go_well(name: str, seeds: int) -> None:
     print(f"PERDURE_SIMULATE_FROM={FIRST}")  # noqa: T201 - shown if it fails
     for seed in range(FIRST, FIRST + seeds):

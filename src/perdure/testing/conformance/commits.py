@@ -121,7 +121,14 @@ class CommitRules(Rules):
             before = await _everything(author)
             expected = a_run(**{"owner": author.id, **wrong})
             outcome = Outcome(output="1")
-            for write in (update(expected), update(expected, outcome=outcome)):
+            ends: dict[str, Any] = {"status": Status.SUCCEEDED, "owner": None, "updated_at": 9, "completed_at": 9}
+            for write in (
+                update(expected),
+                update(expected, outcome=outcome),
+                update(expected, deadline=7),
+                update(expected, outcome=outcome, deadline=7),
+                update(expected, outcome=outcome, **ends),
+            ):
                 with pytest.raises(CommitConflict) as caught:
                     await author.commit(insert(a_run("new")), update(a_run("r-2", owner=author.id)), write)
                 assert caught.value.run_ids == {expected.id}

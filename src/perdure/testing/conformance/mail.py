@@ -34,6 +34,13 @@ class MailRules(Rules):
             assert [mail.id for mail in await author.store.mail(author.id, 100)] == ids
             assert await author.store.mail(author.id, 0) == []
 
+    async def test_mail_comes_in_the_order_of_posting_though_clocks_differ(self) -> None:
+        async with self.author() as author, self.opened() as client:
+            await author.commit(insert(a_run(owner=author.id)))
+            for i in range(3):
+                await client.leave_mail(msgspec.structs.replace(_mail(str(i)), at=90 - i))
+            assert [mail.op for mail in await author.store.mail(author.id, 10)] == ["0", "1", "2"]
+
     async def test_mail_of_every_sender_stays_in_order_when_many_post(self) -> None:
         async with self.author() as author, self.opened() as one, self.opened() as other:
             await author.commit(insert(a_run(owner=author.id)))

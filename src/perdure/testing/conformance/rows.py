@@ -174,6 +174,13 @@ class RecordRules(Rules):
             expected = [an_entry(seq=1), an_entry(seq=2, failure="{}"), an_entry(seq=3), an_entry(seq=11)]
             assert await author.store.journal("r-1") == ('"in"', expected)
 
+    async def test_entries_come_in_completion_order_though_the_clock_was_set_back(self) -> None:
+        async with self.author() as author:
+            entries = [an_entry(seq=seq, at=90 - seq) for seq in (1, 2, 3)]
+            await author.commit(insert(a_run()), journal=entries)
+            assert await author.store.journal("r-1") == ('"in"', entries)
+            assert (await author.store.journals(["r-1"]))["r-1"].entries == entries
+
     async def test_several_journals_come_in_one_read(self) -> None:
         async with self.author() as author:
             entries = [an_entry(seq=2, value=LARGE), an_entry("r-2", 1), an_entry(seq=1, failure="{}")]

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from msgspec.structs import replace
 
 from perdure.errors import CommitConflict, Fenced, Misuse, OutcomeUnknown, StoreBusy
 from perdure.kernel.rows import Staged
@@ -30,26 +31,27 @@ class Notes:
         self.author = author
         self.name = f"notes_{uuid4().hex}"
 
-    def body(self, place: StepPlace, *statements: str, error: BaseException | None = None) -> Callable[[Any], Any]:
-        """Return a body that executes these statements and then ends. In the statements, `notes` is replaced by the
-        name of the table.
-        """
+    def body(
+        self, place: StepPlace, *statements: str, error: BaseException | None = None, staged: Staged | None = None
+    ) -> Callable[[Any], Any]:
+        """Return a body that executes these statements, and then ends. In the statements, `notes` is replaced by the
+        name of the table."""
         texts = [statement.replace("notes", self.name) for statement in statements]
-        staged = staged_at(place)
+        result = staged_at(place) if staged is None else staged
 
         def plain(connection: Any) -> Staged:
             for text in texts:
                 connection.execute(text)
             if error is not None:
                 raise error
-            return staged
+            return result
 
         async def awaited(connection: Any) -> Staged:
             for text in texts:
                 await connection.execute(text)
             if error is not None:
                 raise error
-            return staged
+            return result
 
         return plain if self.store.transacts == "plain" else awaited
 
@@ -133,6 +135,17 @@ class StagingRules(Rules):
                 assert raised.value is error
                 assert await notes.numbers() == []
                 assert [staged.position for staged in await staged_for(author.store, "r-1")] == ["1"]
+
+    async def test_what_a_body_writes_goes_if_what_it_comes_to_cannot_be_stored(self) -> None:
+        async with self.author() as author:
+            if author.store.transacts != "no":
+                notes, run = await self._noted(author)
+                place = place_of(author, run, "2")
+                staged = replace(staged_at(place), at=2**70)
+                with pytest.raises(Exception, match=r".*"):  # An engine checks what it stages: any error will do.
+                    await author.store.transact(place, notes.body(place, "insert into notes values (7)", staged=staged))
+                assert await notes.numbers() == []
+                assert [one.position for one in await staged_for(author.store, "r-1")] == ["1"]
 
     async def test_an_error_of_the_database_in_a_body_is_the_bodys(self) -> None:
         async with self.author() as author:
@@ -253,6 +266,36 @@ class StagingRules(Rules):
             with pytest.raises(Fenced):
                 await first.store.transact(place_of(first, run), body)
             assert begun == []
+
+    async def test_a_step_whose_run_is_lost_while_its_body_runs_commits_nothing(self) -> None:
+        """A store with one writer lets nothing happen meanwhile."""
+        async with self.author("e-1") as first, self.author("e-2") as second:
+            if first.store.transacts != "async":
+                return
+            notes, _ = await self._noted(first)
+            claimed, gone, dead = [await self._began(first, name) for name in ("claimed", "gone", "dead")]
+
+            async def lose(run: Run) -> None:
+                if run is dead:
+                    await second.store.retire(first.id)
+                else:
+                    await first.commit(update(run, claim=2) if run is claimed else ended(run))
+
+            for run in (claimed, gone, dead):
+                place = place_of(first, run)
+                insert_note = notes.body(place, "insert into notes values (7)")
+
+                async def body(connection: Any, run: Run = run, insert_note: Any = insert_note) -> Staged:
+                    staged: Staged = await insert_note(connection)
+                    await lose(run)
+                    return staged
+
+                with pytest.raises(Fenced if run is dead else CommitConflict):
+                    await first.store.transact(place, body)
+                assert [*await staged_for(second.store, run.id)] == []
+            later = Notes(second)
+            later.name = notes.name
+            assert await later.numbers() == []
 
     async def test_a_dead_engine_commits_no_step(self) -> None:
         async with self.author("e-1") as first, self.author("e-2") as second:

@@ -12,10 +12,12 @@ from perdure.kernel.status import FINISHED, Status
 from perdure.models.functions.events import options_of
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing.invariants import check_store
-from perdure.testing.simulate.mix import said_in
+from perdure.testing.simulate.mix import SLEEP_S, said_in
 from perdure.testing.simulate.workload import LOG, Job, Notice, Plan, Word, matches, outcome
 
 __all__ = ["Expected", "check_rest"]
+
+_LATE_MAX_S = 10.0  # clocks differ, and an engine looks for due runs every few seconds
 
 
 class Expected:
@@ -31,7 +33,9 @@ class Expected:
         # run id -> the work that it must undo, and how it must end
         self.journeys: dict[str, tuple[list[Any], str]] = {}
         self.deadlines: set[str] = set()  # runs that must end by their deadline
-        self.letters: set[int] = set()  # letters whose sender has got a reply
+        self.letters: set[int] = set()  # letters whose sender got a reply
+        self.turns: set[str] = set()  # runs of the graph "turns", whose tokens pass its two nodes one after the other
+        self.sleepers: set[str] = set()  # runs that sleep for SLEEP_S from their start on
 
 
 async def check_rest(database: MemoryDatabase, expected: Expected, now: int) -> None:
@@ -41,6 +45,8 @@ async def check_rest(database: MemoryDatabase, expected: Expected, now: int) -> 
         *_journeys(database, expected),
         *_events(database, expected),
         *_letters(database, expected),
+        *_sleepers(database, expected),
+        *_turns(database, expected),
         *_said(database, expected),
         *_leftovers(database),
     ]
@@ -99,6 +105,25 @@ def _letters(database: MemoryDatabase, expected: Expected) -> Iterator[str]:
         yield f"letters {doubled} are there more than once"
     if lost := sorted(expected.letters - found.keys()):
         yield f"letters {lost} were lost"
+
+
+def _sleepers(database: MemoryDatabase, expected: Expected) -> Iterator[str]:
+    """Check that each sleep ended in time. Its end was fixed when it began, whatever happened to its engine since."""
+    for run_id in expected.sleepers:
+        began = database.runs[run_id].run.started_at or 0
+        for entry in database.journal.get(run_id, {}).values():
+            slept_s = (entry.at - began) / 1_000_000
+            if entry.kind == "timer" and abs(slept_s - SLEEP_S) > _LATE_MAX_S:
+                yield f"run {run_id!r} slept for {slept_s} s instead of {SLEEP_S} s"
+
+
+def _turns(database: MemoryDatabase, expected: Expected) -> Iterator[str]:
+    """Check that no token came between two exclusive nodes of another token."""
+    for run_id in expected.turns:
+        entries = sorted(database.journal.get(run_id, {}).values(), key=lambda entry: entry.seq)
+        kinds = [entry.kind for entry in entries if entry.kind in ("step", "timer")]
+        if any(kind != ("step", "timer")[place % 2] for place, kind in enumerate(kinds)):
+            yield f"run {run_id!r} has done {kinds}, which are not in turns"
 
 
 def _said(database: MemoryDatabase, expected: Expected) -> Iterator[str]:

@@ -17,6 +17,11 @@ _NOTHING_ELSE: Final[dict[str, Any]] = {
     "travellers": (0, 0),
     "deadlines": (0, 0),
     "letters": (0, 0),
+    "retried": (0, 0),
+    "parents": (0, 0),
+    "sleepers": (0, 0),
+    "steps_max": (1000,),
+    "skews_s": (0.0,),
     "continued": 0.0,
 }
 

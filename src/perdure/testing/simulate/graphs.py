@@ -13,7 +13,7 @@ from perdure.models.functions.define import step
 from perdure.testing.simulate.workload import GRAPHS, Job, Word, clerk, started, work
 from perdure.values.retry import Retry
 
-__all__ = ["DRAWN", "Drawn"]
+__all__ = ["AT_ONCE", "DRAWN", "Drawn"]
 
 
 class Drawn(Struct, kw_only=True):
@@ -30,13 +30,16 @@ class Drawn(Struct, kw_only=True):
 
 Seconds = Callable[[float], float]
 
+AT_ONCE: Final = {"turns": 1, "bounded": 2}  # by graph: how many of its steps may run at once
+_NEVER_S: Final = 100_000.0
+
 
 @step(retry=Retry.never())
 async def refuse_odd(number: int) -> int:
-    started()
-    if number % 2:
-        raise ValueError("odd")
-    return number
+    with started():
+        if number % 2:
+            raise ValueError("odd")
+        return number
 
 
 def _begun(name: str) -> Graph[Any, Any]:
@@ -151,6 +154,48 @@ def _turns() -> None:
     graph.output("state.got")
 
 
+def _bounded() -> None:
+    graph = _begun("bounded")
+    _work(graph)
+    graph.node("meet", assign({}))
+    graph.edge("begin", "work", foreach="input", at_once=AT_ONCE["bounded"])
+    graph.edge("work", "meet", join=all_of(), merge=collect("state.got"))
+    graph.output("state.got")
+
+
+def _twice() -> None:
+    """Split each branch. Both of its tokens arrive at the join of the outer fork, which counts the branch once."""
+    graph = _begun("twice")
+    graph.node("split", assign({}))
+    _work(graph, "left")
+    graph.node("right", timer("branch.item[3]"))
+    graph.node("meet", assign({}))
+    graph.edge("begin", "split", foreach="input")
+    for name in ("left", "right"):
+        graph.edge("split", name)
+        graph.edge(name, "meet", join=m_of(2, "begin"), merge=collect("state.got", source="branch.item[0]"))
+    graph.output("state.got")
+
+
+def _halves() -> None:
+    """Split each branch. One of its tokens may fail while the other arrives: then the branch has failed."""
+    graph = _begun("halves")
+    graph.node("split", assign({}))
+    graph.node("left", refuse_odd, input={"number": "branch.item"}, on_error="branch_error")
+    graph.node("right", timer(0.5))
+    graph.node("rest", timer(0.2))
+    graph.node("meet", assign({}))
+    graph.edge("begin", "split", foreach="input")
+    graph.edge("split", "rest")
+    graph.edge("rest", "left")
+    graph.edge("split", "right")
+    for name in ("left", "right"):
+        graph.edge(
+            name, "meet", join=all_of("begin", tolerate=9), merge=collect("state.got", source="string(branch.item)")
+        )
+    graph.output("state.got")
+
+
 _spread("all", all_of(), collect("state.got"))
 _spread("any", any_of(), collect("state.got"))
 _spread("two", m_of(2), collect("state.got"))
@@ -162,6 +207,9 @@ _hears()
 _hurry()
 _family()
 _turns()
+_bounded()
+_twice()
+_halves()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -208,7 +256,26 @@ def _draw_hears(lot: Random, _seconds: Seconds) -> Drawn:
 
 def _draw_hurry(lot: Random, seconds: Seconds) -> Drawn:
     lane = lot.randint(0, 1)
-    return Drawn(name="hurry", input={"lane": lane, "seconds": seconds(20)}, lanes=[lane], expected="met")
+    within_s = _NEVER_S if lot.random() < 0.3 else seconds(20)  # There is a job for each run that waits for one.
+    return Drawn(name="hurry", input={"lane": lane, "seconds": within_s}, lanes=[lane], expected="met")
+
+
+def _draw_twice(lot: Random, seconds: Seconds) -> Drawn:
+    items = [[number, 0, seconds(2), number % 4] for number in lot.sample(range(1, 100), lot.randint(2, 4))]
+    known = {number for number, *_ in items}
+    return Drawn(name="twice", input=items, expected=lambda got: len(set(got)) == len(got) == 2 and set(got) <= known)
+
+
+def _draw_halves(lot: Random, _seconds: Seconds) -> Drawn:
+    numbers = [lot.randint(1, 9) for _ in range(lot.randint(1, 3))] + [2]
+    return Drawn(
+        name="halves",
+        input=numbers,
+        expected=lambda got: (
+            [one if isinstance(one, str) else "" for one in got]
+            == ["" if number % 2 else str(number) for number in numbers]
+        ),
+    )
 
 
 def _draw_family(lot: Random, seconds: Seconds) -> Drawn:
@@ -227,7 +294,10 @@ DRAWN: Final[list[Callable[[Random, Seconds], Drawn]]] = [
     _draw_list("late", 1, lambda squares, got: sorted(got) == sorted(squares)),
     _draw_list("laps", 0, lambda squares, got: bool(got == 3 * squares)),
     _draw_list("turns", 0, lambda squares, got: bool(got == squares)),
+    _draw_list("bounded", 3, lambda squares, got: bool(got == squares)),
     _draw_table,
+    _draw_twice,
+    _draw_halves,
     _draw_errors,
     _draw_hurry,
     _draw_family,

@@ -231,13 +231,14 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
 
 class SimulatedClock:
-    """The clock of engines on a SimulatedLoop."""
+    """The clock of engines on a SimulatedLoop. It is fast by `skew_us`, or slow if that is negative."""
 
-    def __init__(self, loop: SimulatedLoop) -> None:
+    def __init__(self, loop: SimulatedLoop, skew_us: int = 0) -> None:
         self._loop = loop
+        self._skew_us = skew_us
 
     def now(self) -> int:
-        return EPOCH_US + self._loop.now_us
+        return EPOCH_US + self._loop.now_us + self._skew_us
 
     def monotonic(self) -> int:
         return self._loop.now_us

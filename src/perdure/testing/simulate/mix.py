@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct, field
 
@@ -16,17 +16,25 @@ __all__ = [
     "CROWDED_S",
     "MIX",
     "MIXES",
+    "NEVER_S",
     "RECEIVING",
+    "SLEEP_S",
     "Mix",
     "Planner",
     "lanes_in",
+    "many",
     "notices_in",
+    "one_of",
     "said_in",
     "targets_in",
 ]
 
 RECEIVING: Final = ("hear", "hear_in_time", "meet")  # tasks that need an event
-CROWDED_S: Final = 5.0  # the time between two crowded moments, in seconds
+CROWDED_S: Final = 5.0  # how far apart crowded moments are
+NEVER_S: Final = 100_000.0
+SLEEP_S: Final = 100.0  # When a sleep of this length ends, no fault is left.
+
+T = TypeVar("T")
 
 
 class Mix(Struct, frozen=True, kw_only=True):
@@ -57,6 +65,7 @@ class Mix(Struct, frozen=True, kw_only=True):
             "both": 2,
             "say": 2,
             "ask": 1,
+            "toil": 1,
         }
     )
     # These are added to the runs with plans.
@@ -65,7 +74,13 @@ class Mix(Struct, frozen=True, kw_only=True):
     tokens: tuple[int, int] = (0, 3)  # tokens that cancel hierarchies of operations
     deadlines: tuple[int, int] = (0, 1)
     letters: tuple[int, int] = (0, 3)
-    continued: float = 0.2  # the probability that a plan begins with continuations
+    retried: tuple[int, int] = (0, 1)  # runs that fail and are retried by hand
+    parents: tuple[int, int] = (0, 1)  # runs that are cancelled while they wait for a child that never ends
+    sleepers: tuple[int, int] = (0, 1)
+    steps_max: tuple[int, ...] = (2, 1000, 1000)
+    skews_s: tuple[float, ...] = (0.0, 0.0, -2.0, 2.0)  # of the engines' clocks
+    impatient: float = 0.0  # the chance that a client sends an event to two engines at once, under one key
+    continued: float = 0.2  # the chance that a plan begins with continuations
     weather: Callable[[Random], Weather] = lambda lot: Weather(
         slow=lot.choice((0, 0.02, 0.1)),
         slow_s=lot.choice((0.05, 0.5, 4.0)),
@@ -82,8 +97,50 @@ MIX = Mix()
 MIXES: Final[dict[str, Mix]] = {
     "usual": MIX,
     # Many graphs, and engines that come and go.
-    "graphs": Mix(runs=(1, 3), graphs=(4, 10), travellers=(0, 0), letters=(0, 0), pauses=(0, 3), kills=(0, 4)),
+    "graphs": Mix(
+        runs=(1, 3), graphs=(4, 10), travellers=(0, 0), letters=(0, 0), sleepers=(0, 0), pauses=(0, 3), kills=(0, 4)
+    ),
+    # Engines that wake up when others are about to take over their runs, or have just done so.
+    "takeovers": Mix(
+        engines=(2, 3),
+        runs=(6, 10),
+        tasks=(2, 5),
+        pauses=(4, 6),
+        pauses_s=((9.5, 13.0),),
+        kills=(0, 1),
+        sleepers=(0, 0),
+        weather=lambda lot: Weather(
+            latency_s=lot.choice((0.05, 0.3)), unknown=lot.choice((0, 0.1)), busy=lot.choice((0, 0.1))
+        ),
+    ),
+    # Runs that no engine has in memory, and many that send to them, cancel them and take them at the same moments.
+    "meetings": Mix(
+        engines=(3, 4),
+        runs=(6, 8),
+        tasks=(2, 4),
+        graphs=(0, 0),
+        travellers=(0, 0),
+        letters=(4, 8),
+        impatient=0.3,
+        sleepers=(0, 0),
+        pauses=(0, 0),
+        kills=(0, 0),
+        crowded=1.0,
+        live_runs_max=(1,),
+        weights={"work": 1, "nap": 2, "hear": 5, "hear_in_time": 3, "meet": 2, "take": 2, "await": 2},
+        weather=lambda lot: Weather(latency_s=lot.choice((0.05, 0.3)), slow=0.1, slow_s=1.0),
+    ),
 }
+
+
+def many(lot: Random, bounds: tuple[int, int]) -> int:
+    """Draw a number. A number that is certain is not drawn, so that the draws after it do not depend on it."""
+    return bounds[0] if bounds[0] == bounds[1] else lot.randint(*bounds)
+
+
+def one_of(lot: Random, choices: Sequence[T]) -> T:
+    """Draw one of these, unless there is only one."""
+    return choices[0] if len(choices) == 1 else lot.choice(choices)
 
 
 class Planner:
@@ -111,6 +168,16 @@ class Planner:
         stations = [[lot.randint(1, 99), lot.choice((0, 0, 1, 2)), self._seconds(2)] for _ in range(lot.randint(1, 4))]
         return stations, lot.choice(("fails", "waits", "arrives"))
 
+    def failing(self) -> Plan:
+        """Return a plan of one step after the other, of which one fails until the run was retried a few times."""
+        lot = self.lot
+        plan = [self._work() for _ in range(lot.randint(1, 3))]
+        plan.insert(lot.randint(1, len(plan)), ["fragile", lot.randint(1, 99), lot.randint(1, 2)])
+        return plan
+
+    def _work(self) -> Task:
+        return ["work", self.lot.randint(1, 99), self.lot.choice((0, 0, 0, 1, 2)), self._seconds(2)]
+
     def _task(self, targets: list[str], depth: int) -> Task:
         lot = self.lot
         kind = lot.choices(list(self.mix.weights), list(self.mix.weights.values()))[0]
@@ -122,7 +189,9 @@ class Planner:
             kind = "work"
         match kind:
             case "work":
-                return ["work", lot.randint(1, 99), lot.choice((0, 0, 0, 1, 2)), self._seconds(2)]
+                return self._work()
+            case "toil":
+                return ["toil", lot.randint(1, 99), lot.randint(0, 2)]
             case "nap":
                 return ["nap", self._seconds(lot.choice((1, 20)))]
             case "hear_in_time":

@@ -15,22 +15,38 @@ from msgspec import Struct, field
 from perdure.api.tasks import TaskView
 from perdure.engine import Engine
 from perdure.errors import (
+    ConcurrentModification,
     EngineStopped,
     InvariantViolated,
     RunFinished,
     RunNotFound,
+    RunNotRetryable,
     RunOwnedElsewhere,
     StoreError,
     TaskClosed,
 )
-from perdure.kernel.status import FINISHED
+from perdure.kernel.status import FINISHED, Status
 from perdure.models.functions.define import Workflow
 from perdure.testing.simulate.checks import Expected, check_rest
-from perdure.testing.simulate.graphs import Drawn
-from perdure.testing.simulate.loop import Stuck, process_name
-from perdure.testing.simulate.mix import CROWDED_S, MIX, RECEIVING, Mix, Planner, lanes_in, notices_in, targets_in
+from perdure.testing.simulate.graphs import AT_ONCE, Drawn
+from perdure.testing.simulate.loop import Stuck
+from perdure.testing.simulate.mix import (
+    CROWDED_S,
+    MIX,
+    NEVER_S,
+    RECEIVING,
+    SLEEP_S,
+    Mix,
+    Planner,
+    lanes_in,
+    many,
+    notices_in,
+    one_of,
+    targets_in,
+)
 from perdure.testing.simulate.network import FINE
 from perdure.testing.simulate.simulation import Member, Simulation
+from perdure.testing.simulate.step_checks import StepChecks
 from perdure.testing.simulate.transactions import Bug
 from perdure.testing.simulate.workload import GRAPHS, WORKFLOWS, Job, Ledger, Letter, Notice, Word, traveller
 from perdure.values.limits import Limits
@@ -72,15 +88,17 @@ class _Scenario:
     def __init__(self, seed: int, bugs: frozenset[Bug], mix: Mix) -> None:
         self.mix = mix
         self.lot = lot = Random(f"{seed}/mix")
+        weather, live_runs_max, steps_max = mix.weather(lot), lot.choice(mix.live_runs_max), one_of(lot, mix.steps_max)
         self.simulation = Simulation(
             seed,
-            weather=mix.weather(lot),
+            weather=weather,
             bugs=bugs,
-            limits=Limits(live_runs_max=lot.choice(mix.live_runs_max)),
-            resources={Ledger: lambda: Ledger(self._step_started)},
+            limits=Limits(live_runs_max=live_runs_max, steps_max=steps_max),
+            resources={Ledger: lambda: self.ledger},
         )
+        self.steps = StepChecks(self.simulation, steps_max)
+        self.ledger: Ledger = Ledger(self.steps.started)
         self.expected = Expected()
-        self.wrong: list[str] = []
         self._numbers = iter(range(10**6))
         self.planner = Planner(mix, lot)
 
@@ -89,7 +107,8 @@ class _Scenario:
         for index in range(lot.randint(*self.mix.engines)):
             names = ["clerk", "baker"] if index == 0 or lot.random() < 0.5 else ["clerk"]
             others = [traveller, *GRAPHS.values()] if "baker" in names else []
-            simulation.member("abcdefgh"[index], [*(WORKFLOWS[name] for name in names), *others])
+            skew_s = one_of(lot, self.mix.skews_s)
+            simulation.member("abcdefgh"[index], [*(WORKFLOWS[name] for name in names), *others], skew_s=skew_s)
         members = list(simulation.members.values())
         await asyncio.gather(*[self._tasked(member.open()) for member in members])
         tasks = [self._tasked(client) for client in self._clients()]
@@ -101,8 +120,8 @@ class _Scenario:
         await self._rest(tasks)
         for member in members:
             member.kill()
-        await asyncio.sleep(5)  # Wait until the remaining faults have ended.
-        if problems := [*self.wrong, *(f"an engine logged: {text}" for text in simulation.errors)]:
+        await asyncio.sleep(5)  # The remaining faults end.
+        if problems := [*self.steps.wrong, *(f"an engine logged: {text}" for text in simulation.errors)]:
             raise InvariantViolated("\n".join(problems))
         await check_rest(simulation.database.memory, self.expected, simulation.clock.now())
 
@@ -131,7 +150,7 @@ class _Scenario:
             ),
             *(f"mail {mail.id} for run {mail.run_id}: {mail.op}" for mail in memory.mail.values()),
             *(f"{task.get_coro()}" for task in tasks if not task.done()),
-            *self.wrong,
+            *self.steps.wrong,
             *self.simulation.errors,
         ]
 
@@ -145,6 +164,8 @@ class _Scenario:
             run_id = f"r{index}"
             plan = self.planner.plan(list(started))
             self.expected.plans[run_id] = plan
+            if plan[0][0] != "continue_anew":  # Positions begin again with each continuation.
+                self.steps.sequential.add(run_id)
             if lot.random() < 0.15:
                 self.expected.victims.add(run_id)
                 clients.append(self._cancel(run_id))
@@ -160,6 +181,7 @@ class _Scenario:
                 clients.append(self._answer(run_id, started[run_id]))
         drawn = [self.planner.graph() for _ in range(lot.randint(*self.mix.graphs))]
         clients += self._others(drawn)
+        clients += self._lasting()
         clients += self._write(list(started))
         lanes = [lane for one in drawn for lane in one.lanes]
         for lane in [*lanes_in(list(self.expected.plans.values())), *lanes]:
@@ -179,6 +201,10 @@ class _Scenario:
         for index, one in enumerate(drawn):
             run_id, started = f"g{index}", asyncio.Event()
             self.expected.graphs[run_id] = one.expected
+            if one.name == "turns":
+                self.expected.turns.add(run_id)
+            if one.name in AT_ONCE:
+                self.steps.at_once[run_id] = AT_ONCE[one.name]
             clients.append(self._start(run_id, GRAPHS[one.name], (one.input,), [], started))
             if one.words:
                 self.expected.words[run_id] = one.words
@@ -189,6 +215,7 @@ class _Scenario:
         for index in range(lot.randint(*self.mix.travellers)):
             run_id, started = f"t{index}", asyncio.Event()
             stations, end = self.expected.journeys[run_id] = self.planner.journey()
+            self.steps.sequential.add(run_id)
             clients.append(self._start(run_id, traveller, (stations, end), [], started))
             if end == "waits" or lot.random() < 0.15:
                 self.expected.victims.add(run_id)
@@ -199,6 +226,42 @@ class _Scenario:
             due = datetime.fromtimestamp(self.simulation.clock.now() / 1e6 + lot.random() * 2 * self.mix.within_s, UTC)
             clients.append(self._start(run_id, WORKFLOWS["clerk"], ([["nap", 100_000]],), [], asyncio.Event(), due))
         return clients
+
+    def _lasting(self) -> list[Any]:
+        """Return clients for runs that fail and are retried by hand, for runs whose children end only if the run is
+        cancelled, and for runs that sleep until long after the last fault."""
+        lot, clients = self.lot, list[Any]()
+        for index in range(many(lot, self.mix.retried)):
+            run_id, started, plan = f"f{index}", asyncio.Event(), self.planner.failing()
+            self.expected.plans[run_id] = plan
+            self.steps.sequential.add(run_id)
+            clients.append(self._start(run_id, WORKFLOWS[lot.choice(("clerk", "baker"))], (plan,), [], started))
+            clients.append(self._retry(run_id, started))
+        for index in range(many(lot, self.mix.parents)):
+            run_id, started, kind = f"p{index}", asyncio.Event(), lot.choice(("clerk", "baker"))
+            plan = self.expected.plans[run_id] = [[lot.choice(("child", "started")), kind, [["nap", NEVER_S]]]]
+            self.expected.victims.add(run_id)
+            clients.append(self._start(run_id, WORKFLOWS[lot.choice(("clerk", "baker"))], (plan,), [], started))
+            clients.append(self._cancel(run_id, started))
+        for index in range(many(lot, self.mix.sleepers)):
+            run_id = f"s{index}"
+            plan = self.expected.plans[run_id] = [["nap", SLEEP_S]]
+            self.expected.sleepers.add(run_id)
+            clients.append(self._start(run_id, WORKFLOWS["clerk"], (plan,), [], asyncio.Event()))
+        return clients
+
+    async def _retry(self, run_id: str, started: asyncio.Event) -> None:
+        """Retry a run whenever it has failed, until it has ended in another way."""
+        await started.wait()
+        while True:
+            await asyncio.sleep(0.5 + self.lot.random())
+            run = await self._ask_until_answered(lambda engine: engine.runs.get(run_id))
+            if run is not None and run.status is Status.FAILED:
+                # Perhaps the run is retried already, and only the reply was lost.
+                with suppress(RunNotRetryable, ConcurrentModification):
+                    await self._ask_until_answered(lambda engine: engine.handle(run_id).retry())
+            elif run is not None and run.status in FINISHED:
+                return
 
     def _write(self, run_ids: list[str]) -> list[Any]:
         """Send events to runs that never read them."""
@@ -248,10 +311,11 @@ class _Scenario:
         for number in range(times):
             await self._moment(1 / times)
             key = f"{run_id}/{number}"
-            # Perhaps the run has got all events, and only the reply was lost. The result of the run is checked at the
-            # end.
+            # Perhaps the run has got everything, and only the reply was lost. The run's result is checked in the end.
+            request = partial(_send, Word(number=number), run_id, key)
+            asked = 2 if self.mix.impatient and self.lot.random() < self.mix.impatient else 1
             with suppress(RunFinished):
-                await self._ask_until_answered(partial(_send, Word(number=number), run_id, key))
+                await asyncio.gather(*[self._ask_until_answered(request) for _ in range(asked)])
 
     async def _broadcast(self, event: Job | Notice, key: str) -> None:
         await self._moment()
@@ -306,18 +370,6 @@ class _Scenario:
             member.kill()
             await asyncio.sleep(lot.random() * lot.choice((0.1, 15)))
             await member.open()
-
-    def _step_started(self, run_id: str, position: str, attempt: int) -> None:
-        """Check that an engine that is alive and owns a run does not start a step whose entry is already in the
-        journal.
-        """
-        database = self.simulation.database
-        self.simulation.note(f"step {run_id}/{position} starts, attempt {attempt}")
-        run = database.memory.runs[run_id].run
-        owner = database.memory.engines.get(run.owner or "")
-        done = any(entry.position == position for entry in database.memory.journal.get(run_id, {}).values())
-        if done and owner is not None and owner.alive and database.processes.get(owner.id) == process_name.get():
-            self.wrong.append(f"step {position} of run {run_id!r} was started after its entry was committed")
 
 
 async def _send(event: Any, to: str | None, key: str, engine: Engine) -> object:

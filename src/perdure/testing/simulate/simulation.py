@@ -86,9 +86,17 @@ class Simulation:
                 member.kill()
             self.loop.run_out()
 
-    def member(self, name: str, workflows: Iterable[Workflow[Any, Any] | Operation[Any]], **options: Any) -> Member:
-        """Return a new engine of the fleet. It is not open yet."""
-        member = self.members[name] = Member(self, name, list(workflows), {**self.options, **options})
+    def member(
+        self,
+        name: str,
+        workflows: Iterable[Workflow[Any, Any] | Operation[Any]],
+        *,
+        skew_s: float = 0.0,
+        **options: Any,
+    ) -> Member:
+        """Return a new engine of the fleet, not opened yet. Its clock is fast by `skew_s`, or slow if negative."""
+        given = {"clock": SimulatedClock(self.loop, round(skew_s * 1_000_000)), **self.options, **options}
+        member = self.members[name] = Member(self, name, list(workflows), given)
         return member
 
     def note(self, what: str) -> None:
@@ -145,7 +153,6 @@ class Member:
             self.engine = Engine(
                 SimulatedStore(simulation.database),
                 workflows=self.workflows,
-                clock=simulation.clock,
                 ids=simulation.new_id,
                 **self._options,
             )

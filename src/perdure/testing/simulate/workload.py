@@ -2,13 +2,16 @@
 
 A plan is a list of tasks in plain JSON: ["work", n, failures, seconds], ["nap", seconds], ["hear"], ["hear_in_time",
 seconds], ["take", lane], ["meet", lane], ["notice"], ["child", workflow, plan], ["started", workflow, plan], ["await",
-run id], ["both", plan, plan], ["say", label, items], ["ask", number]. A plan may begin with ["continue_anew", times].
+run id], ["both", plan, plan], ["say", label, items], ["ask", number], ["toil", n, failures], ["fragile", n, failures].
+A plan may begin with ["continue_anew", times].
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -98,39 +101,73 @@ class Failing(Exception):
 
 
 class Ledger:
-    """Records every attempt of a step when it starts."""
+    """Records every attempt of a step. `started` is called when the body of a step begins, with the run, the position
+    and the number of the attempt. It returns a function that is called when the body ends."""
 
-    def __init__(self, started: Callable[[str, str, int], None]) -> None:
+    def __init__(self, started: Callable[[str, str, int], Callable[[], object]] = lambda *_: lambda: None) -> None:
         self.started = started
+        self._fragile: Counter[str] = Counter()
+
+    def count(self, run_id: str) -> int:
+        """Count a call of a fragile step of this run, and return which one it is."""
+        self._fragile[run_id] += 1
+        return self._fragile[run_id]
 
 
-def started() -> int:
-    """Record that a step has started, and return the number of its attempt."""
+@contextmanager
+def started() -> Iterator[int]:
+    """Record that a step has started, and that it has ended; return the number of its attempt."""
     this = current_step()
-    resource(Ledger).started(this.run_id, this.position, this.attempt)
-    return this.attempt
+    ended = resource(Ledger).started(this.run_id, this.position, this.attempt)
+    try:
+        yield this.attempt
+    finally:
+        ended()
 
 
 @step(retry=Retry(attempts=4, jitter=0))
 async def work(number: int, failures: int, seconds: float) -> int:
-    attempt = started()
-    await asyncio.sleep(seconds)
-    if attempt <= failures:
-        raise Failing(number)
-    return number * number
+    with started() as attempt:
+        await asyncio.sleep(seconds)
+        if attempt <= failures:
+            raise Failing(number)
+        return number * number
 
 
 @step(retry=Retry(attempts=4, jitter=0))
 async def undo(number: int, failures: int) -> int:
-    if started() <= failures:
-        raise Failing(number)
-    return number
+    with started() as attempt:
+        if attempt <= failures:
+            raise Failing(number)
+        return number
+
+
+@step(retry=Retry(attempts=4, initial=1.5, jitter=0))
+async def toil(number: int, failures: int) -> int:
+    """Fail a few times. The pauses between attempts are so long that they are stored."""
+    with started() as attempt:
+        if attempt <= failures:
+            raise Failing(number)
+        return number * number
+
+
+@step(retry=Retry.never())
+async def fragile(number: int, failures: int) -> int:
+    """Fail when it is called for the first few times, however often the run was retried since then."""
+    with started():
+        if resource(Ledger).count(current_step().run_id) <= failures:
+            raise Failing(number)
+        return number * number
 
 
 async def _do(task: Task) -> Any:
     match task:
         case ["work", number, failures, seconds]:
             return await work(number, failures, seconds)
+        case ["toil", number, failures]:
+            return await toil(number, failures)
+        case ["fragile", number, failures]:
+            return await fragile(number, failures)
         case ["nap", seconds]:
             await sleep(seconds)
             return "rested"
@@ -225,7 +262,7 @@ def outcome(plan: Plan) -> list[Any]:
 
 def _outcome(task: Task, numbers: Any) -> Any:
     match task:
-        case ["work", number, _, _]:
+        case ["work", number, _, _] | ["toil" | "fragile", number, _]:
             return number * number
         case ["nap", _]:
             return "rested"
