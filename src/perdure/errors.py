@@ -44,7 +44,7 @@
     │   ├── McpFailed                        a tool of an MCP server failed, or was not called
     │   ├── LlmFailed                        a model's server gave no usable answer; another attempt may get one
     │   │   ├── LlmRefused                   a model's server gave no usable answer, and another attempt would get none
-    │   │   ├── LlmTruncated                 the answer was cut off at its maximum of tokens
+    │   │   ├── LlmTruncated                 the answer reached the maximum number of tokens
     │   │   └── LlmOutputInvalid             the answer does not fit its schema, after all repairs
     │   ├── GraphFailed                      a graph cannot go on
     │   │   ├── ExpressionFailed             an expression has no value

@@ -245,7 +245,7 @@ def mended(kept: int, *, fails: bool, name: str = "mended") -> Graph[Any, Any]:
 async def test_other_runs_have_no_definition(source: StoreSource) -> None:
     async with Environment([small_one], source) as env:
         await env.engine.run(small_one(1), id="f")
-        with pytest.raises(Misuse, match="run 'f' is of a function"):
+        with pytest.raises(Misuse, match="run 'f' has the model 'function'"):
             await env.engine.handle("f").definition()
 
 

@@ -139,7 +139,7 @@ async def test_a_client_may_be_given_the_graph(source: StoreSource, make_store: 
             with pytest.raises(Misuse, match="not of <graph 'other'"):
                 await client.handle("r").tokens(graph=other)
             assert (await client.handle("r").tokens(graph=graph)).nodes["nap"] == NodeTokens(standing=1)
-            with pytest.raises(Misuse, match="run 'f' is of a function: only runs of graphs have tokens"):
+            with pytest.raises(Misuse, match="run 'f' has the model 'function': only runs of graphs have tokens"):
                 await client.handle("f").tokens()
             with pytest.raises(RunNotFound):
                 await client.handle("nobody").tokens()

@@ -7,8 +7,8 @@ owner has read the earlier mail, because an engine handles mail in the order of 
 replies arrive, the mail stays in the store, and the cancellation still takes effect.
 
 The owner's commit contains the reply. So another process may read the reply before the owner knows that its commit
-succeeded. That is why the owner starts no steps from before that commit until it has stopped the run: see
-`Coordinator.stopping`.
+succeeded. That is why the owner starts no step of the run in the time from just before that commit until it has
+stopped the run: see `Coordinator.stopping`.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ async def _graph_run(session: Session, run_id: str) -> tuple[Run, str | None, Jo
     digest = await _digest(session, run_id, journal)
     # If a run was started by name, its row may not have the model. Then the code or the journal says which model it is.
     if run.model != "graph" and _code(session, run) is None and digest is None:
-        raise Misuse(f"run {run_id!r} is of a {run.model}: only runs of graphs have tokens")
+        raise Misuse(f"run {run_id!r} has the model {run.model!r}: only runs of graphs have tokens")
     return run, digest, journal
 
 

@@ -194,8 +194,8 @@ async def roll_back_or_refuse(session: Session, id: str, *, reason: str, actor: 
     if not await roll_back_hierarchy(session, id, reason=reason, actor=actor):
         await _check_there(session, id)
         raise InvalidTransition(
-            f"hierarchy {id!r} cannot be rolled back: one of its runs has not ended, or nothing of it is left to undo; "
-            "look at its tree, and cancel it if it is still running",
+            f"hierarchy {id!r} cannot be rolled back: one of its runs has not ended, or no work is left to undo; look "
+            "at its tree, and cancel the hierarchy if it is still running",
             run_id=id,
         )
 
@@ -234,7 +234,7 @@ def _place(found: StoredScopes, id: str) -> tuple[Lineage, str]:
 
 
 def stamped(session: Session, rows: Sequence[MessageEvent], now: int) -> Cooperation:
-    """Return the rows in the form in which they are stored, each with a new id and the time."""
+    """Return the rows in the form in which they are stored. Each row has a new id, and `now` as its creation time."""
     codec = RowCodec(session.codec)
     return Cooperation(events=[codec.event(replace(row, id=session.ids(now), created_at=now)) for row in rows])
 

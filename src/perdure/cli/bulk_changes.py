@@ -17,7 +17,9 @@ from perdure.cli.terminal import Terminal
 _AT_ONCE = 50
 _SHOWN = 10
 
-Everything = Annotated[bool, typer.Option("--all", help="Select all, if no other option selects.")]
+Everything = Annotated[
+    bool, typer.Option("--all", help="Select all. Needed if you give neither ids nor an option that selects.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 AtMost = Annotated[int, typer.Option("--at-most", min=1, help="Refuse if more than this many are selected.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be changed, and change nothing.")]

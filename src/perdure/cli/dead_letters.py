@@ -86,7 +86,8 @@ def _add_replay(letters: typer.Typer) -> None:
         terminal: Terminal,
         ids: Ids = None,
         to: Annotated[
-            str | None, typer.Option("--to", metavar="ID", help="The run. Without it, the event is broadcast.")
+            str | None,
+            typer.Option("--to", metavar="ID", help="Send the events to this run. Without --to, broadcast them."),
         ] = None,
         name: Name = None,
         everything: Everything = False,

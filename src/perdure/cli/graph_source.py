@@ -20,7 +20,7 @@ Modules = Annotated[
         "--module",
         "-m",
         metavar="MODULE",
-        help="Import this module first: a file can name only what is imported. Repeatable.",
+        help="Import this module first. A graph file can name only code that is imported. Repeatable.",
     ),
 ]
 

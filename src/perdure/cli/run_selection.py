@@ -29,16 +29,30 @@ def _complete_status(incomplete: str) -> list[str]:
 Workflow = Annotated[str | None, typer.Option("--workflow", "-w", help="Only runs of this workflow.")]
 Statuses = Annotated[
     list[str] | None,
-    typer.Option("--status", autocompletion=_complete_status, help="Only in this status. Repeatable: in one of them."),
+    typer.Option(
+        "--status",
+        autocompletion=_complete_status,
+        help="Only runs in this status. Repeat the option to select several statuses.",
+    ),
 ]
 Hold = Annotated[str | None, typer.Option("--hold", help="Only runs with this hold: blocked, paused, poison.")]
 Tags = Annotated[
     list[str] | None,
-    typer.Option("--tag", "-t", metavar="NAME=VALUE", help="Only with this tag. Repeatable: with all of them."),
+    typer.Option(
+        "--tag",
+        "-t",
+        metavar="NAME=VALUE",
+        help="Only runs with this tag. If you repeat the option, only runs with all these tags.",
+    ),
 ]
 Parent = Annotated[str | None, typer.Option("--parent", metavar="ID", help="Only children of this run.")]
-Since = Annotated[str | None, typer.Option("--since", help="Only created since 2026-01-31, or since 2h ago.")]
-Before = Annotated[str | None, typer.Option("--before", help="Only created before this time, or this long ago.")]
+Since = Annotated[
+    str | None, typer.Option("--since", help="Only runs created since this time: 2026-01-31, or 2h for two hours ago.")
+]
+Before = Annotated[
+    str | None,
+    typer.Option("--before", help="Only runs created before this time: 2026-01-31, or 2h for two hours ago."),
+]
 
 _PAGE = 500
 

@@ -225,7 +225,7 @@ class Terminal:
 
 
 def rich_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> RenderableType:
-    """Return a table. People copy its first column. So this column is not cut as long as it fits on the line."""
+    """Return a table. People copy its first column, so this column is cut only if it is wider than the line."""
     from rich.table import Table
     from rich.text import Text
 

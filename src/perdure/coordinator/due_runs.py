@@ -47,7 +47,8 @@ class Preparer(Protocol):
 
 class Waker:
     """Reads the runs that must be woken, in groups, and wakes them. A run that is requested during a read is read in
-    the next group. After each read there is room for more timers to fire.
+    the next group. After each group, due timers can fire that had to wait because
+    too many runs were waiting to be woken.
     """
 
     def __init__(

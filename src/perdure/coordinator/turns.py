@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def in_turns(work: Pieces[T]) -> T:
-    """Return the result of all pieces. Each piece is done in its own turn of the event loop."""
+    """Do all pieces of the work, each in its own turn of the event loop, and return the result of the work."""
     while True:
         try:
             next(work)

@@ -245,8 +245,8 @@ _CHANGING: Final = ("origin_refused", "body_too_large", "unsupported_media_type"
 
 
 def no(*why: type[PerdureError] | str, changes: bool = False) -> dict[int, ResponseSpec]:
-    """Return the error responses of a handler, for its `responses`. They are the given errors, and the errors that any
-    request may get. `changes` adds the errors that only requests for changes get.
+    """Return the error responses of a handler, to pass as its `responses` argument. They are the given errors, and the
+    errors that any request may get. `changes` adds the errors that only a request that changes something can get.
     """
     codes: dict[int, list[str]] = {}
     for one in (*_ALWAYS, *(_CHANGING if changes else ()), *_STORE, *why):

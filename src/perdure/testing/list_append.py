@@ -118,7 +118,8 @@ def _internal(history: Sequence[Transaction]) -> Iterator[Anomaly]:
 
 
 def _orders(history: Sequence[Transaction]) -> tuple[dict[Key, tuple[Value, ...]], list[Anomaly]]:
-    """Return the longest list that was read under each key. All other reads must be its beginnings."""
+    """Return the longest list that was read under each key. Every other list that was read under
+    the key must be a prefix of it."""
     longest: dict[Key, tuple[Value, ...]] = {}
     readers: dict[Key, str] = {}
     anomalies: list[Anomaly] = []

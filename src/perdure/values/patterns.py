@@ -152,7 +152,8 @@ class Search:
         return _ACCEPT in self._closure(key[0], key[1], "", budget)
 
     def _closure(self, core: frozenset[int], before: str, char: str, budget: Budget) -> set[int]:
-        """Return the states that a core and the pattern's start can reach without reading a character."""
+        """Return the states that can be reached from the pattern's start, or from a state in `core`, without reading a
+        character."""
         pattern = self._pattern
         reached: set[int] = set()
         following = [*core, pattern.start]

@@ -1,4 +1,4 @@
-"""Slots: the steps of a host that run now, and the steps that wait for their turn."""
+"""Slots: at most `slots_max` steps run at once. The other steps wait for their turn."""
 
 from __future__ import annotations
 

@@ -118,8 +118,8 @@ class OperationHost:
             self._background.start(self._holds.examine_left())
 
     async def drain(self, grace_s: float) -> None:
-        """Start nothing new. Wait until running code has ended, at most for the grace period. Then wait until all
-        drafts are complete."""
+        """Start nothing new. Wait until running code has ended, at most for the grace period. Then wait until
+        all drafts (the writes of each run's next commit) are complete."""
         await self._steps.drain(grace_s)
         await self._activations.drafts.drain()
 

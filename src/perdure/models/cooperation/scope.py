@@ -245,9 +245,9 @@ class Scope:
         if level > allowed:
             raise HierarchyTooDeep(
                 f"step {self.step!r} of {self.handler!r} {what}, {level:,} levels below the root of its hierarchy, "
-                f"which may have {allowed:,}. If operations emit to each other without end, have one of them stop, or "
-                "use scope.emit_globally(…), which begins a hierarchy of its own; if it is to be this deep, set "
-                "Limits(hierarchy_levels_max=…)",
+                f"which may have {allowed:,} levels. If operations emit to each other without end, make one of them "
+                "stop, or use scope.emit_globally(…), which begins a new hierarchy. If the hierarchy must be this "
+                "deep, set Limits(hierarchy_levels_max=…)",
                 level=level,
                 levels_max=allowed,
             )

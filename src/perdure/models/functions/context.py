@@ -29,7 +29,7 @@ class CurrentRun:
     """The run that the calling workflow code belongs to.
 
     All its values are the same in every replay. So it has no tags and no attempt number, because these may change.
-    After `continue_as`, `random` and `uuid4` give new values.
+    `random` and `uuid4` give new values after `continue_as`.
     """
 
     __slots__ = ("_loop", "id", "random", "workflow")

@@ -98,7 +98,7 @@ def find_staged(live: LiveRun, found: Sequence[Staged]) -> None:
 
 
 def steps_anew(live: LiveRun, commands: Commands, now: int) -> None:
-    """Restart the total timeouts of steps that have elapsed, in a run that was retried.
+    """Restart the elapsed total timeouts of the steps of a retried run.
 
     The elapsed timeout may be the reason why the run had failed. If the first attempt after the retry is stored, the
     new timeout counts from that attempt. Otherwise it counts from now.

@@ -226,8 +226,8 @@ class _Request:
             raise self._refusal(f"the model declined: {self._shown(refusal)}")
         if finish == "length":
             raise LlmTruncated(
-                f"{self._about}: the answer was cut off at its maximum of tokens, after {len(text):,} characters; give "
-                "the node more max_tokens, or ask for less",
+                f"{self._about}: the answer was cut off after {len(text):,} characters, because it reached the "
+                "maximum number of tokens; set a higher max_tokens on the node, or ask for a shorter answer",
                 status=200,
                 output=text[:_SHOWN_CHARS],
             )

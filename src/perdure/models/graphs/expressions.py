@@ -52,7 +52,7 @@ class Expression:
         if len(source) > LENGTH_MAX:
             raise InvalidDefinition(
                 f"{place}: {source[:60] + '…'!r} has {len(source):,} characters, and an expression has at most "
-                f"{LENGTH_MAX:,}; have a node before it do a part of it"
+                f"{LENGTH_MAX:,}; compute a part of it in an earlier node"
             )
         if (date := _DATE.search(_TEXTS.sub("''", source))) is not None:
             raise InvalidDefinition(
@@ -115,8 +115,8 @@ class Expression:
             raise self._failed(str(error)) from error
         except BudgetExceeded as error:
             raise self._failed(
-                f"it takes more than {STEPS_MAX:,} steps, which is as much as one evaluation may take; give it less "
-                "to go through, or have a step do it"
+                f"it takes more than {STEPS_MAX:,} steps, which is as much as one evaluation may take; let it "
+                "read fewer or smaller values, or do the work in a function node"
             ) from error
 
     def condition(self, context: Context) -> bool:

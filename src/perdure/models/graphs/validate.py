@@ -193,8 +193,8 @@ class Shortcut(NamedTuple):
 
 
 def shortcuts(ways: Sequence[Way], closes: Mapping[int, str]) -> dict[tuple[str, str], Shortcut]:
-    """Return the joins, by fork and target, on loops whose only limits are inside a fork. Each join comes with these
-    limits.
+    """Find the joins on loops whose only limits are inside the join's fork. Return these limits for each join. The key
+    of a join is its fork and its target.
 
     A join goes on without an arrival if the fork's list is empty, or if all branches end or fail. Then no edge between
     the fork and the join has fired, so a limit there would not end the loop.

@@ -190,10 +190,10 @@ class SignsOfLife:
             return sign is not None and sign.tells_of_commits
 
     def end(self, *, tidy: bool, is_log_gone: bool = False) -> None:
-        """Release all signs of life for good.
+        """Release the signs of life (locks) of all engines of this store, for good.
 
-        `tidy` deletes the files. A file with the number of a commit is deleted only if the log is gone, because then
-        all commits are in the database.
+        `tidy` deletes the lock files. A lock file that has the number of a commit is deleted only if the write-ahead
+        log is gone (`is_log_gone`), because then all commits are in the database.
         """
         with self._lock:
             self._ended = True

@@ -54,7 +54,7 @@ class Node:
     def __init__(self, *inner: Node) -> None:
         self.depth: int = 1 + max((node.depth for node in inner), default=0)
         if self.depth > DEPTH_MAX:
-            raise SyntaxFailed(f"the expression nests deeper than {DEPTH_MAX}; compute a part of it in a node before")
+            raise SyntaxFailed(f"the expression nests deeper than {DEPTH_MAX}; compute a part of it in an earlier node")
 
 
 class Literal(Node):
@@ -218,7 +218,7 @@ class _Parser:
     def expression(self) -> Node:
         self._depth += 1
         if self._depth > DEPTH_MAX:
-            raise SyntaxFailed(f"the expression nests deeper than {DEPTH_MAX}; compute a part of it in a node before")
+            raise SyntaxFailed(f"the expression nests deeper than {DEPTH_MAX}; compute a part of it in an earlier node")
         test = self._operators()
         if self._takes("?"):
             yes = self._operators()
