@@ -390,7 +390,10 @@ async def test_an_answer_that_was_cut_off_says_so(llmock: LLMock) -> None:
         error = await failure(asking(**options))
         assert isinstance(error, LlmTruncated)
         assert error.output == '{"fits": tr'
-        assert "cut off after 11 characters, because it reached the maximum number of tokens; set a higher max_tokens" in str(error)
+        assert (
+            "cut off after 11 characters, because it reached the maximum number of tokens; set a higher max_tokens"
+            in str(error)
+        )
     assert len(llmock.requests) == 3
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-import msgspec
-
 from perdure.api.obstacles import Obstacles
 from perdure.api.stranded_runs import why_stranded
 from perdure.errors import EngineStopped, RunCancelled, RunFailed, RunNotFound
-from perdure.kernel.failures import Failure
 from perdure.kernel.runs import Outcome, Run
 from perdure.kernel.status import FINISHED, Status
+from perdure.models.common.stored_failures import read_failure
+from perdure.ports import Codec
 from perdure.session import Session
 from perdure.values.checks import checked_text
 from perdure.values.failures import rebuild
@@ -63,12 +62,12 @@ def read_result(session: Session, run: Run, output: str, reader: Reader | None) 
     return reader.read(session.codec.decode(output), f"the result of run {run.id!r}")
 
 
-def failure_of(run: Run, outcome: Outcome) -> Exception:
+def failure_of(run: Run, outcome: Outcome, codec: Codec) -> Exception:
     """Return the error for a run that did not succeed: RunCancelled or RunFailed.
 
     The cause of RunFailed is the exception that was rebuilt from the stored failure.
     """
-    failure = msgspec.json.decode(outcome.failure, type=Failure) if outcome.failure else None
+    failure = read_failure(outcome.failure, codec) if outcome.failure else None
     if failure is None or run.status == Status.CANCELLED or failure.type == _CANCELLED:
         reason = failure.message if failure is not None else None
         return RunCancelled(f"run {run.id!r} was cancelled: {reason}", run_id=run.id, reason=reason)

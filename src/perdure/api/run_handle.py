@@ -72,7 +72,7 @@ class RunHandle(Generic[R]):
         if run.status == Status.SUCCEEDED and outcome.output is not None:
             value: R = read_result(self._session, run, outcome.output, self._result)
             return value
-        raise failure_of(run, outcome)
+        raise failure_of(run, outcome, self._session.codec)
 
     async def status(self) -> str:
         """Return the run's current status. Raises RunNotFound."""

@@ -26,7 +26,7 @@ from perdure.models.cooperation.message_events import State
 from perdure.models.cooperation.missing_handlers import complete, complete_rollback, dismiss, fail
 from perdure.models.cooperation.moves import OperationRun, Writes
 from perdure.models.cooperation.return_values import ReturnValue
-from perdure.models.cooperation.row_codec import RowCodec, StoredScopes, outcome_failure
+from perdure.models.cooperation.row_codec import RowCodec, StoredScopes
 from perdure.models.cooperation.topics import Topic
 from perdure.ports import RunFilter
 from perdure.session import Session
@@ -213,7 +213,7 @@ class Topics:
         codec = RowCodec(session.codec)
         added = stamped(session, writes.rows, now)
         added.values += [codec.value(value) for value in writes.values]
-        failure = None if report.failure is None else outcome_failure(report.failure)
+        failure = None if report.failure is None else codec.outcome_failure(report.failure)
         op = ops.Settle(
             run_id=view.lineage[-1],
             at=now,

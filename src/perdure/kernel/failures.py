@@ -24,6 +24,9 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `entry` is the completion number of the journal entry that failed. A retry goes on from there. `where` is a text for
     people. It says in which branch of a graph the exception was raised.
+
+    `sealed` is set only in stored rows, and only if the engine has a codec. It is the whole failure, encoded with the
+    codec. The row then has nothing else in plain text but `type` and `entry`.
     """
 
     type: str
@@ -38,6 +41,7 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     history: list[Attempt] = field(default_factory=list)
     cause: Failure | None = None
     where: str = ""
+    sealed: str = ""
 
     @property
     def text(self) -> str:

@@ -246,6 +246,7 @@ _LEVELS: tuple[tuple[str, set[Kind]], ...] = (
     ("G-single", {"ww", "wr"}),  # and one rw
     ("G2", {"ww", "wr", "rw"}),
 )
+_REAL_TIME: set[Kind] = {"rt"}
 
 
 def _cycles(graph: _Graph) -> list[Anomaly]:
@@ -258,7 +259,7 @@ def _worst_cycle(graph: _Graph, inside: set[str]) -> Anomaly:
         closing: Kind | None = "rw" if name == "G-single" else None
         if cycle := _cycle(graph, inside, kinds, closing):
             return _anomaly(graph, name, cycle)
-        if cycle := _cycle(graph, inside, kinds | {"rt"}, closing):
+        if cycle := _cycle(graph, inside, kinds | _REAL_TIME, closing):
             return _anomaly(graph, f"{name} in real time", cycle)
     raise EngineBug(f"{sorted(inside)[:5]} depend on each other, and no cycle was found")
 

@@ -68,7 +68,7 @@ def entry_view(entry: Entry, codec: Codec, attempt: int | None = None, *, is_gra
     plain = shown_value(entry.value, PlainCodec() if entry.kind == "timer" else codec, f"{table}.value of {row}")
     if is_graph and entry.kind == "step" and isinstance(plain, dict) and STAGED in plain:
         plain = plain["value"]  # This is the value that the step returned, without its staged artifacts.
-    failure = stored_failure(entry.failure, f"{table}.failure of {row}")
+    failure = stored_failure(entry.failure, codec, f"{table}.failure of {row}")
     for column, at in (("started_at", entry.started_at), ("at", entry.at)):
         if not TIME_MIN <= at <= TIME_MAX:
             failure = damaged_failure(f"{table}.{column} of {row} holds {at}, which is not a time")

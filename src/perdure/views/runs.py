@@ -113,7 +113,7 @@ def run_view(run: Run, stored: StoredRun | None = None, codec: Codec | None = No
         payloads = {
             "input": shown_value(stored.input, codec, f"runs.input of run {run.id!r}"),
             "output": shown_value(stored.outcome.output, codec, f"runs.output of run {run.id!r}"),
-            "failure": stored_failure(stored.outcome.failure, f"runs.failure of run {run.id!r}"),
+            "failure": stored_failure(stored.outcome.failure, codec, f"runs.failure of run {run.id!r}"),
         }
     topic, version = read_version(run.workflow_version) if run.model == "operation" else (None, run.workflow_version)
     return RunView(

@@ -14,6 +14,7 @@ from msgspec import Struct
 from perdure.errors import RowDamaged
 from perdure.kernel.failures import Failure
 from perdure.kernel.invariants import TIME_MAX, TIME_MIN
+from perdure.models.common.stored_failures import read_failure
 from perdure.ports import Codec
 from perdure.values.times import to_datetime
 
@@ -52,9 +53,9 @@ def unreadable(place: str, text: str | None, error: Exception) -> str:
     )
 
 
-def stored_failure(text: str | None, place: str) -> Failure | None:
-    """Return a failure that is stored as JSON. If it cannot be read, return a failure that says so."""
-    return shown_failure(lambda: None if text is None else msgspec.json.decode(text, type=Failure), place)
+def stored_failure(text: str | None, codec: Codec, place: str) -> Failure | None:
+    """Return a stored failure. If it cannot be read, return a failure that says so."""
+    return shown_failure(lambda: None if text is None else read_failure(text, codec), place)
 
 
 def shown_failure(read: Callable[[], Failure | None], place: str) -> Failure | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
 from msgspec import Struct, field
 
 from perdure.errors import InfrastructureFailed, InvalidDefinition
@@ -19,6 +18,8 @@ from perdure.kernel.failures import Attempt
 from perdure.kernel.failures import Failure as StoredFailure
 from perdure.kernel.rows import Wait
 from perdure.models.common.store_failures import is_of_the_store
+from perdure.models.common.stored_failures import read_failure, write_failure
+from perdure.ports import Codec
 from perdure.values.arguments import Duration, span_of
 from perdure.values.retry import Retry
 
@@ -84,13 +85,13 @@ class Attempts(Struct, kw_only=True):
         """Whether the pause before the next attempt is long enough to be stored."""
         return self.pause_us > DURABLE_PAUSE_US
 
-    def wait(self, run_id: str, details: str | None, *, is_pausing: bool) -> Wait:
-        """Return the wait that stores the attempts. `details` must already be encoded by the codec."""
+    def wait(self, run_id: str, codec: Codec, *, is_pausing: bool) -> Wait:
+        """Return the wait that stores the attempts."""
         last = self.history[-1] if self.history else None
         failure = None
         if last is not None:
             stored = StoredFailure(type=last.type, message=last.message, history=self.history)
-            failure = msgspec.json.encode(stored).decode()
+            failure = write_failure(stored, codec)
         return Wait(
             run_id=run_id,
             position=self.position,
@@ -100,13 +101,13 @@ class Attempts(Struct, kw_only=True):
             attempts=self.failed,
             failure=failure,
             since=self.since,
-            details=details,
+            details=None if self.details is None else codec.encode(self.details),
         )
 
 
-def read_attempts(wait: Wait, details: str | None) -> Attempts:
-    """Return the attempts that a wait has stored. `details` must already be decoded by the codec."""
-    history = [] if wait.failure is None else list(msgspec.json.decode(wait.failure, type=StoredFailure).history)
+def read_attempts(wait: Wait, codec: Codec) -> Attempts:
+    """Return the attempts that a wait has stored."""
+    history = [] if wait.failure is None else list(read_failure(wait.failure, codec).history)
     return Attempts(
         position=wait.position,
         name=wait.name,
@@ -115,7 +116,7 @@ def read_attempts(wait: Wait, details: str | None) -> Attempts:
         due_at=wait.due_at or 0,
         pause_us=DURABLE_PAUSE_US + 1 if wait.kind == "retry" else 0,
         since=wait.since,
-        details=details,
+        details=None if wait.details is None else codec.decode(wait.details),
         is_stored=True,
     )
 

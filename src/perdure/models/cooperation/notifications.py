@@ -37,7 +37,7 @@ from perdure.models.cooperation.machine import refusal
 from perdure.models.cooperation.message_events import EventType, MessageEvent, State
 from perdure.models.cooperation.missing_handlers import dismiss
 from perdure.models.cooperation.moves import Ask, Dismiss, OperationRun, UndoChildren
-from perdure.models.cooperation.row_codec import RowCodec, outcome_failure
+from perdure.models.cooperation.row_codec import RowCodec
 from perdure.ports import Codec, Ids
 
 _decode_report: Final = msgspec.json.Decoder(ChildReport).decode
@@ -50,7 +50,7 @@ class Notifications:
     """Makes the notifications that one run sends to others. It remembers only failures that were stored recently."""
 
     def __init__(self, *, rows: RowCodec, codec: Codec, ids: Ids) -> None:
-        self._rows = rows
+        self.rows = rows
         self._codec = codec
         self._ids = ids
         self.failures = KnownFailures()
@@ -65,7 +65,7 @@ class Notifications:
         origins = yield from origins_of(live, draft)
         found: list[ops.Notify] = []
         cause = next((row.exception for row in requests.values()), None)
-        call_failure = outcome_failure(parent_said_so(cause, live.source))
+        call_failure = self.rows.outcome_failure(parent_said_so(cause, live.source))
         for start, part in parts(move.messages):
             if start:
                 yield
@@ -93,7 +93,7 @@ class Notifications:
         if request is not None and request.coroutine_name is None and request.exception is not None:
             failure = request.exception
         if child.is_call:
-            stored = outcome_failure(failure)
+            stored = self.rows.outcome_failure(failure)
             return ops.Notify(run_id=run_id, at=now, kind=UNDO, failure=stored, parent_id=parent_id)
         return self._refuse(child, view, failure, UNDO, now)
 
@@ -105,7 +105,7 @@ class Notifications:
             at=now,
             kind=kind,
             refusal=self.refused(view, failure, now),
-            failure=outcome_failure(failure),
+            failure=self.rows.outcome_failure(failure),
             answer=self.write_report(ChildReport(child.id, State.ROLLED_BACK, failure)),
             parent_id=child.lineage[-2],
         )
@@ -142,7 +142,7 @@ class Notifications:
             return []
         outstanding = live.children.outstanding(window)
         called = [one for one in (*outstanding.busy, *outstanding.missing) if one.is_call]
-        failure = outcome_failure(gave_up(found, view.source))
+        failure = self.rows.outcome_failure(gave_up(found, view.source))
         draft.stopped = window
         notices = [ops.Notify(run_id=one.id, at=now, kind=STOP, failure=failure, parent_id=live.id) for one in called]
         if any(reason.type == DEADLINE_MISSED for reason in found):
@@ -177,7 +177,7 @@ class Notifications:
         """Return the rows of a run that never begins, in the form in which they are stored."""
         rows = refusal(view, failure)
         stamped = [replace(row, id=self._ids(now), created_at=now) for row in rows]
-        return Cooperation(events=[self._rows.event(row) for row in stamped])
+        return Cooperation(events=[self.rows.event(row) for row in stamped])
 
     def _dismissal(self, live: LiveOperation, child: Child, view: OperationRun, now: int) -> ops.Settle:
         rows = dismiss(view)
@@ -187,8 +187,8 @@ class Notifications:
             run_id=child.lineage[-1],
             at=now,
             status=Status.CANCELLED,
-            added=Cooperation(events=[self._rows.event(row) for row in stamped]),
-            outcome=Outcome(failure=outcome_failure(failure)),
+            added=Cooperation(events=[self.rows.event(row) for row in stamped]),
+            outcome=Outcome(failure=self.rows.outcome_failure(failure)),
             answer=self.write_report(ChildReport(child.lineage[-1], State.DISMISSED)),
             otherwise=self.write_report(ChildReport(child.lineage[-1], State.ACTIVE)),
             parent_id=live.id,
@@ -237,7 +237,7 @@ def asking(
     about = notifications.write_ask(Ask(kind="cancel", depth=depth, failure=failure))
     failure = gave_up((failure,), view.source)
     if status != Status.CREATED:
-        call_failure = outcome_failure(failure)
+        call_failure = notifications.rows.outcome_failure(failure)
         return ops.Notify(run_id=run_id, at=now, actor=actor, kind=ASK, about=about, call_failure=call_failure)
     return ops.Notify(
         run_id=run_id,
@@ -246,7 +246,7 @@ def asking(
         kind=ASK,
         about=about,
         refusal=notifications.refused(replace(view, rollback_request=None), failure, now),
-        failure=outcome_failure(failure),
+        failure=notifications.rows.outcome_failure(failure),
         answer=notifications.write_report(ChildReport(run_id, State.ROLLED_BACK, failure)),
         parent_id=view.lineage[-2],
     )

@@ -12,6 +12,7 @@ from perdure.kernel.failures import Failure as StoredFailure
 from perdure.kernel.lineages import read_lineage, read_origin
 from perdure.kernel.pieces import Pieces, at_once, parts
 from perdure.kernel.status import Status
+from perdure.models.common.stored_failures import read_failure, write_failure
 from perdure.models.cooperation.context import EMPTY, Context, token_names
 from perdure.models.cooperation.failures import Failure, as_stored, placed, source_of, trace
 from perdure.models.cooperation.message_events import (
@@ -78,6 +79,11 @@ class RowCodec:
         reference.
         """
         return self._codec.encode(msgspec.json.encode(as_stored(failure, place)).decode())
+
+    def outcome_failure(self, failure: Failure) -> str:
+        """Return the failure in the form in which runs of all models store their outcome."""
+        stored = StoredFailure(type=failure.type, message=failure.message, stack=trace(failure, _SHOWN_WITH_RUN_MAX))
+        return write_failure(stored, self._codec)
 
     def value(self, value: ReturnValue) -> ReturnValueRow:
         encoded = self._codec.encode(value.value)
@@ -158,7 +164,7 @@ class RowCodec:
     def _read_call(self, found: StoredScopes, row: OperationRow) -> None:
         """Add rows that express the status of a called function or graph, because a call has no rows of its own."""
         run = found.runs[row.id]
-        found.events += rows_of_call(row, run)
+        found.events += rows_of_call(row, run, self._codec)
         if row.status == Status.SUCCEEDED and row.output is not None:
             found.values.append(self.read_output(row.output, run))
 
@@ -199,11 +205,11 @@ def new_run_of(row: OperationRow) -> NewRun:
     return NewRun(lineage=lineage, handler=row.handler, message_id=message_id, is_call=row.is_call)
 
 
-def rows_of_call(row: OperationRow, run: NewRun) -> list[MessageEvent]:
+def rows_of_call(row: OperationRow, run: NewRun, codec: Codec) -> list[MessageEvent]:
     """Return the rows that an operation would have if it had the status of a call. A call that has failed or was
     cancelled has already run its compensations.
     """
-    failure = None if row.failure is None else _failure_of_call(row.failure, run)
+    failure = None if row.failure is None else _failure_of_call(row.failure, run, codec)
     types = [EventType.SEEN]
     match row.status:
         case Status.SUCCEEDED:
@@ -231,8 +237,8 @@ def rows_of_call(row: OperationRow, run: NewRun) -> list[MessageEvent]:
     ]
 
 
-def _failure_of_call(text: str, run: NewRun) -> Failure:
-    stored = msgspec.json.decode(text, type=StoredFailure)
+def _failure_of_call(text: str, run: NewRun, codec: Codec) -> Failure:
+    stored = read_failure(text, codec)
     return Failure(type=stored.type, message=stored.message, source=source_of(run.handler, run.id))
 
 
@@ -246,9 +252,3 @@ def key_of(row: MessageEvent) -> str | None:
     if kind is EventType.CANCELLATION_REQUESTED:
         return f"{kind}/{row.cooperation_lineage[-1]}"
     return None
-
-
-def outcome_failure(failure: Failure) -> str:
-    """Return the failure in the form in which runs of all models store their outcome."""
-    stored = StoredFailure(type=failure.type, message=failure.message, stack=trace(failure, _SHOWN_WITH_RUN_MAX))
-    return msgspec.json.encode(stored).decode()

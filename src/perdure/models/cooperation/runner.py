@@ -51,7 +51,7 @@ from perdure.models.cooperation.moves import (
 from perdure.models.cooperation.moves import Outcome as StepOutcome
 from perdure.models.cooperation.notifications import Notifications
 from perdure.models.cooperation.progress import Mismatch
-from perdure.models.cooperation.row_codec import RowCodec, outcome_failure
+from perdure.models.cooperation.row_codec import RowCodec
 from perdure.models.cooperation.versions import Operations
 from perdure.ports import Codec, Ids
 
@@ -292,4 +292,4 @@ class OperationRunner:
         if draft.state is State.COMMITTED:
             return Outcome(output=self._codec.encode("null"))
         failure = draft.failure or Failure(type="unknown", message="it gave no reason")
-        return Outcome(failure=outcome_failure(failure))
+        return Outcome(failure=self._rows.outcome_failure(failure))

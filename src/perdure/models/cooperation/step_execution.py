@@ -15,7 +15,6 @@ from perdure.coordinator.timers import Timers
 from perdure.errors import StepTimedOut
 from perdure.kernel import ops
 from perdure.kernel.cooperation import Cooperation
-from perdure.kernel.rows import Wait
 from perdure.kernel.status import Status
 from perdure.models.common.heartbeats import Beats
 from perdure.models.common.store_failures import is_of_the_store
@@ -307,7 +306,7 @@ def recall(live: LiveOperation, journal: Journal, codec: Codec) -> None:
     live.staged = journal.staged[0] if journal.staged else None
     for wait in journal.waits:
         if wait.kind in ("retry", "beat"):
-            live.attempts = read_attempts(wait, None if wait.details is None else codec.decode(wait.details))
+            live.attempts = read_attempts(wait, codec)
 
 
 def pause(live: LiveOperation, draft: Draft, code: Code, codec: Codec, now: int) -> None:
@@ -327,7 +326,7 @@ def pause(live: LiveOperation, draft: Draft, code: Code, codec: Codec, now: int)
     if attempts.is_durable:
         if draft.status is not Status.ROLLING_BACK:
             draft.status = Status.SUSPENDED
-        draft.wait = _stored(live, attempts, codec, is_pausing=True)
+        draft.wait = attempts.wait(live.id, codec, is_pausing=True)
 
 
 def armed(live: LiveOperation, until: int, timers: Timers, now: int, due: Callable[[], None]) -> TimerHandle:
@@ -359,11 +358,6 @@ def heartbeat(execution: StepExecution, status: Status, codec: Codec, now: int) 
         cause="heartbeat",
         status=status,
         added=Cooperation(),
-        waits=(_stored(live, attempts, codec, is_pausing=False),),
+        waits=(attempts.wait(live.id, codec, is_pausing=False),),
         has_waited=True,
     )
-
-
-def _stored(live: LiveOperation, attempts: Attempts, codec: Codec, *, is_pausing: bool) -> Wait:
-    details = None if attempts.details is None else codec.encode(attempts.details)
-    return attempts.wait(live.id, details, is_pausing=is_pausing)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from msgspec.json import decode as from_json
-from msgspec.json import encode as to_json
 from msgspec.structs import replace
 
 from perdure.errors import ForbiddenInWorkflow, RollbackFailed, UnstorableValue
-from perdure.kernel.failures import Failure
 from perdure.kernel.ops import End
 from perdure.kernel.rows import Entry
 from perdure.kernel.runs import Outcome
 from perdure.kernel.status import Status
 from perdure.models.common.interrupts import failed_by_exit, is_by_signal
+from perdure.models.common.stored_failures import read_failure, write_failure
 from perdure.models.functions.define import Workflow
 from perdure.models.functions.loop import Completed, Raised
 from perdure.ports import Codec
@@ -42,7 +40,7 @@ def outcome_of(
     else:
         error = _without_exit(end, workflow, run_id)
     failure = to_failure(error, entry=entry_of(error, elapsed))
-    return Status.FAILED, Outcome(failure=to_json(failure).decode())
+    return Status.FAILED, Outcome(failure=write_failure(failure, codec))
 
 
 def _without_exit(end: Raised, workflow: Workflow[Any, Any], run_id: str) -> BaseException:
@@ -58,15 +56,15 @@ def _without_exit(end: Raised, workflow: Workflow[Any, Any], run_id: str) -> Bas
     return error
 
 
-def end_of_rollback(end: Completed | Raised, cause: str) -> End:
+def end_of_rollback(end: Completed | Raised, cause: str, codec: Codec) -> End:
     """Return the end of a rollback. `cause` is the stored failure that caused the rollback."""
     if isinstance(end, Completed):
         return End(status=Status.SUCCEEDED, outcome=Outcome(failure=cause))
     _check_no_signal(end)
-    why = from_json(cause, type=Failure)
+    why = read_failure(cause, codec)
     error = RollbackFailed(f"{end.error}; the run was being undone because of {why.type}: {why.message}")
     error.__cause__ = end.error.__cause__ or end.error
-    return End(status=Status.FAILED, outcome=Outcome(failure=to_json(to_failure(error)).decode()))
+    return End(status=Status.FAILED, outcome=Outcome(failure=write_failure(to_failure(error), codec)))
 
 
 def _check_no_signal(end: Raised) -> None:
@@ -77,15 +75,15 @@ def _check_no_signal(end: Raised) -> None:
 __all__ = ["end_of_rollback", "outcome_of"]
 
 
-def located(entry: Entry, error: BaseException) -> Entry:
+def located(entry: Entry, error: BaseException, codec: Codec) -> Entry:
     """Return the entry of a failure, and add the place in the workflow's code where the failure happened. That place is
     known only after the workflow has received the exception.
     """
     where = where_of(error)
     if not where or entry.failure is None:
         return entry
-    failure = from_json(entry.failure, type=Failure)
-    return replace(entry, failure=to_json(replace(failure, where=where)).decode())
+    failure = replace(read_failure(entry.failure, codec), where=where)
+    return replace(entry, failure=write_failure(failure, codec))
 
 
 async def refuse(error: BaseException) -> NoReturn:

@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec.json import decode as from_json
-
 from perdure.errors import UnstorableValue
-from perdure.kernel.failures import Failure
 from perdure.kernel.pieces import PIECE_ITEMS_MAX, Pieces
 from perdure.kernel.rows import Entry
+from perdure.models.common.stored_failures import read_failure
 from perdure.models.functions.compensation import BRANCH, roll_back
 from perdure.models.functions.define import StepCall
 from perdure.models.functions.definition_outlines import split
@@ -112,7 +110,7 @@ def _hand_over(live: LiveRun, entry: Entry, entries: Sequence[Entry]) -> Command
         if now != entry.digest and now:
             raise other_arguments(entry, entries, now)
     if entry.failure is not None:
-        failure = from_json(entry.failure, type=Failure)
+        failure = read_failure(entry.failure, live.codec)
         error = rebuild(failure, run_id=live.id, position=entry.position, seq=entry.seq)
         return live.took(complete(entry.position, entry.at, error=error))
     text = live.codec.decode(entry.value or "")

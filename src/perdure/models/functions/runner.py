@@ -25,6 +25,7 @@ from perdure.kernel.pieces import PIECE_ITEMS_MAX, Pieces, at_once, parts
 from perdure.kernel.rows import Entry, Staged, Wait
 from perdure.kernel.runs import Run
 from perdure.kernel.wait_matches import Mailbox
+from perdure.models.common.stored_failures import write_failure
 from perdure.models.functions.artifacts import ArtifactOutput
 from perdure.models.functions.commands import Ask, Continued
 from perdure.models.functions.compensation import Compensation
@@ -231,7 +232,7 @@ class LiveRun:
         entry, value, error = self._ask_entry(ask, text, error, at)
         commands = self.took(self.loop.complete_ask(ask.position, at, value=value, error=error))
         if error is not None:
-            entry = located(entry, error)
+            entry = located(entry, error, self.codec)
         dropped = () if ask.kind == "start" else (ask.position,)
         cause = f"{ask.kind} over"
         return self.advance(commands, at, cause, (entry,), dropped, read=read, consumed=consumed)
@@ -251,7 +252,7 @@ class LiveRun:
                 error, text = unstorable, None
         if error is not None:
             failure = to_failure(error, entry=self.seq)
-            failed, text = to_json(failure).decode(), None
+            failed, text = write_failure(failure, self.codec), None
             error = rebuild(failure, run_id=self.id, position=ask.position, seq=self.seq)
         entry = Entry(
             run_id=self.id,
@@ -290,7 +291,7 @@ class LiveRun:
                 error, text = unstorable, None
         if error is not None:
             failure = to_failure(error, entry=self.seq, history=history)
-            failed = to_json(failure).decode()
+            failed = write_failure(failure, self.codec)
             error = rebuild(failure, run_id=self.id, position=position, seq=self.seq)
         entry = Entry(
             run_id=self.id,
@@ -307,7 +308,7 @@ class LiveRun:
         )
         commands = self.took(self.loop.complete_step(position, at, value=value, error=error))
         if error is not None:
-            entry = located(entry, error)
+            entry = located(entry, error, self.codec)
         return self.advance(commands, at, "step finished", (entry,), dropped)
 
     def step_staged(self, request: StepRequest, staged: Staged, at: int) -> Advance:
@@ -486,7 +487,7 @@ class LiveRun:
 
     def _end(self, end: Any) -> End:
         if self.undone_for is not None:
-            return end_of_rollback(end, self.undone_for)
+            return end_of_rollback(end, self.undone_for, self.codec)
         status, outcome = outcome_of(end, self.workflow, self.codec, self.payload_max, self.id, self.loop.elapsed)
         return End(status=status, outcome=outcome, has_waited=self.has_waited, has_staged=self.has_staged)
 

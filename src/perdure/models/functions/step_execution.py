@@ -15,14 +15,13 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Any, Protocol
 
-from msgspec.json import decode as from_json
-
 from perdure.errors import StepFailed, StepTimedOut
-from perdure.kernel.failures import Attempt, Failure
+from perdure.kernel.failures import Attempt
 from perdure.kernel.rows import StreamItem, Wait
 from perdure.models.common.heartbeats import Beats
 from perdure.models.common.interrupts import failed_by_exit, is_by_signal
 from perdure.models.common.store_failures import is_of_the_store
+from perdure.models.common.stored_failures import read_failure
 from perdure.models.common.transactions import CodecFailed, Fate
 from perdure.models.functions.artifacts import Stager
 from perdure.models.functions.commands import StepRequest
@@ -34,6 +33,7 @@ from perdure.models.functions.runner import LiveRun
 from perdure.models.functions.step_protocols import AttemptInFlight
 from perdure.models.functions.timeouts import Timeouts
 from perdure.models.functions.unwritten_items import UnwrittenItems
+from perdure.ports import Codec
 from perdure.values.failures import brief
 
 log = logging.getLogger("perdure")
@@ -154,13 +154,13 @@ class Execution:
 
     # Attempts.
 
-    def resume_from(self, wait: Wait) -> None:
+    def resume_from(self, wait: Wait, codec: Codec) -> None:
         """Take over what is stored about earlier attempts."""
         self.attempt = wait.attempts
         self.started_at = wait.since
         self.details = wait.details
         if wait.failure is not None:
-            self.history = list(from_json(wait.failure, type=Failure).history)
+            self.history = list(read_failure(wait.failure, codec).history)
 
     def begin(self) -> None:
         """Start the next attempt. Raises Misuse if the step cannot be called with these arguments in a worker process,

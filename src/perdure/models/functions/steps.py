@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from msgspec.json import encode as to_json
 from msgspec.structs import replace
 
 from perdure.kernel.failures import Failure
@@ -17,6 +16,7 @@ from perdure.models.common.background import BackgroundTasks
 from perdure.models.common.crash_blame import Blame
 from perdure.models.common.host_parts import HostParts
 from perdure.models.common.slots import Slots
+from perdure.models.common.stored_failures import write_failure
 from perdure.models.functions.activations import Activations
 from perdure.models.functions.commands import StepRequest
 from perdure.models.functions.executor import Executor
@@ -51,7 +51,7 @@ class Steps:
         if wait is None:
             self.slots.take(execution)
             return
-        execution.resume_from(wait)
+        execution.resume_from(wait, self._codec)
         if wait.kind == "retry":
             self._pause(execution, wait)
         else:
@@ -180,7 +180,7 @@ class Steps:
             name=execution.request.name,
             due_at=due_at,
             attempts=len(execution.history),
-            failure=None if failure is None else to_json(failure).decode(),
+            failure=None if failure is None else write_failure(failure, self._codec),
             since=execution.started_at,
             details=None if execution.details is None else self._codec.encode(execution.details),
         )

@@ -17,6 +17,7 @@ from perdure.kernel.events import Event as EventRecord
 from perdure.kernel.failures import Failure
 from perdure.kernel.rows import Entry, Wait
 from perdure.kernel.runs import Outcome, Run
+from perdure.models.common.stored_failures import read_failure
 from perdure.models.functions.commands import Ask
 from perdure.models.functions.context import require_loop, timed_out
 from perdure.models.functions.events import (
@@ -281,7 +282,7 @@ def won_by_end(option: int, target: str, ended: tuple[Run, Outcome] | None, code
     if ended is None:
         return Won(option=option, run=target, status="missing")
     run, outcome = ended
-    failure = None if outcome.failure is None else msgspec.json.decode(outcome.failure, type=Failure)
+    failure = None if outcome.failure is None else read_failure(outcome.failure, codec)
     value = _NO_VALUE if outcome.output is None else Raw(codec.decode(outcome.output).encode())
     return Won(option=option, run=target, status=run.status.value, value=value, failure=failure)
 

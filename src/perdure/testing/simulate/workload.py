@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -115,7 +115,7 @@ class Ledger:
 
 
 @contextmanager
-def started() -> Iterator[int]:
+def started() -> Generator[int]:
     """Record that a step has started, and that it has ended; return the number of its attempt."""
     this = current_step()
     ended = resource(Ledger).started(this.run_id, this.position, this.attempt)
